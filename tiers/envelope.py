@@ -69,7 +69,7 @@ def head_bytes_max(key: Key) -> int:
 
 def encode_head(key: Key, head: Head, stored_bytes: int, parts_id: bytes, part_sizes: Sequence[int]) -> bytes:
     """Prefix and header of a record."""
-    header = msgpack.packb(
+    header: bytes = msgpack.packb(
         [
             int(head.kind),
             key.tenant,
@@ -86,8 +86,7 @@ def encode_head(key: Key, head: Head, stored_bytes: int, parts_id: bytes, part_s
             list(part_sizes),
         ]
     )
-    prefix = PREFIX.pack(MAGIC, FORMAT, len(header), head.version, xxhash.xxh3_64_intdigest(header))
-    return prefix + header
+    return PREFIX.pack(MAGIC, FORMAT, len(header), head.version, xxhash.xxh3_64_intdigest(header)) + header
 
 
 def encode_inline(key: Key, entry: Entry) -> bytes:

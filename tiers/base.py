@@ -94,8 +94,9 @@ class VersionAuthority(Protocol):
     ) -> list[PutResult]:
         """Stores mutable entries under new versions and answers these.
 
-        Each version is max(stored version + 1, now in microseconds), whatever
-        version the entry came with; both happen in one step.
+        Each version is max(stored version + 1, now in microseconds, the
+        version the entry came with); both happen in one step. The version it
+        came with is a minimum: 0, or one over an invalidation's floor.
         """
 
 

@@ -142,6 +142,14 @@ HeadFound = Head | Miss | TierFailure
 PutResult = Stored | TierFailure
 DeleteResult = TierFailure | None
 
+
+class Answer(NamedTuple):
+    """What the stack answers for a key, and the tier that had it."""
+
+    found: Found
+    tier: TierName | None = None
+
+
 DigestFunction = Callable[[bytes, bytes], bytes]
 
 

@@ -109,7 +109,7 @@ class Background:
 
     async def admit(self, size_bytes: int, deadline: Deadline) -> bool:
         """Waits for room for `size_bytes`; False if the deadline came first. An empty table admits any size."""
-        while self.pending_bytes and self.pending_bytes + size_bytes > self.pending_bytes_max:
+        while not self.has_room(size_bytes):
             self._room.clear()
             try:
                 async with asyncio.timeout(deadline.left_s()):
@@ -117,6 +117,10 @@ class Background:
             except TimeoutError:
                 return False
         return True
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether `admit` would not wait."""
+        return not self.pending_bytes or self.pending_bytes + size_bytes <= self.pending_bytes_max
 
     def add(self, tier: TierName, key: Key, entry: Entry) -> None:
         """Owes a copy to a tier. Call `admit` before."""

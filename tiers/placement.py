@@ -1,4 +1,4 @@
-"""Pure decisions of the stack: the tiers a namespace has on this node, the durability it can give, what an answer is worth."""
+"""Pure decisions of the stack: the tiers a namespace has, the durability it can give, what an answer is worth."""
 
 from __future__ import annotations
 
@@ -103,12 +103,12 @@ def within(answers: list[Answer], bytes_max: int | None) -> list[Answer]:
     left = bytes_max
     fitting = []
     for answer in answers:
-        if isinstance(answer.found, Entry):
-            if answer.found.head.size_bytes > left:
-                answer = Answer(answer.found.head, answer.tier)
-            else:
-                left -= answer.found.head.size_bytes
-        fitting.append(answer)
+        found = answer.found
+        if isinstance(found, Entry) and found.head.size_bytes > left:
+            fitting.append(Answer(found.head, answer.tier))
+        else:
+            left -= found.head.size_bytes if isinstance(found, Entry) else 0
+            fitting.append(answer)
     return fitting
 
 

@@ -307,7 +307,7 @@ class Stack:
     # --- policy ---
 
     async def _whole(self, write: Coroutine[None, None, T]) -> T:
-        """A write that its caller's cancellation does not cut in half, or tiers would disagree. Its deadline ends it."""
+        """A write that its caller's cancellation does not cut in half. Its deadline ends it."""
         task = asyncio.get_running_loop().create_task(write)
         self._writes.add(task)
         task.add_done_callback(self._writes.discard)

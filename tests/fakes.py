@@ -1,0 +1,160 @@
+"""A tier in a dict whose answers a test can hold back or make fail: for what must be controlled, and only for that."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from terracekv.tiers.base import TierState, WriteLevel
+from terracekv.tiers.clock import Clock, Deadline
+from terracekv.tiers.entry import (
+    MISS,
+    Answer,
+    DeleteResult,
+    Entry,
+    FailureReason,
+    Found,
+    HeadFound,
+    Key,
+    Kind,
+    PutResult,
+    Stored,
+    TierFailure,
+    TierName,
+)
+from terracekv.tiers.placement import head_of, within
+from terracekv.tiers.stats import TierCounters
+
+
+class FakeTier:
+    """Holds entries in a dict. `failing` makes every key fail; a closed `gate` holds reads after they have looked."""
+
+    def __init__(self, name: TierName, clock: Clock, absent: bool = False) -> None:
+        self.name = name
+        self.counters = TierCounters()
+        self.held: dict[Key, Entry] = {}
+        self.levels: dict[Key, WriteLevel] = {}
+        self.failing: FailureReason | None = None
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.looked = asyncio.Event()
+        self.reads: list[list[Key]] = []
+        self.closed = False
+        self._absent = absent
+        self._clock = clock
+
+    def _fail(self, count: int) -> list[TierFailure] | None:
+        if self.closed:
+            return [TierFailure(self.name, FailureReason.UNAVAILABLE, "closed")] * count
+        if self.failing is not None:
+            self.counters.failures += count
+            return [TierFailure(self.name, self.failing, "told to fail")] * count
+        return None
+
+    async def get_many(self, keys: Sequence[Key], deadline: Deadline, bytes_max: int | None = None) -> list[Found]:
+        self.reads.append(list(keys))
+        now_us = self._clock.now_us()
+        found: list[Found] = []
+        for key in keys:
+            entry = self.held.get(key)
+            found.append(MISS if entry is None or entry.head.expired(now_us) else entry)
+        self.looked.set()
+        try:
+            async with asyncio.timeout(deadline.left_s()):
+                await self.gate.wait()
+        except TimeoutError:
+            return [TierFailure(self.name, FailureReason.TIMEOUT, "held back")] * len(keys)
+        failed: list[Found] | None = self._fail(len(keys))  # type: ignore[assignment]
+        if failed is not None:
+            return failed
+        return [answer.found for answer in within([Answer(one) for one in found], bytes_max)]
+
+    async def head_many(self, keys: Sequence[Key], deadline: Deadline) -> list[HeadFound]:
+        return [head_of(found) for found in await self.get_many(keys, deadline)]
+
+    async def put_many(
+        self, items: Sequence[tuple[Key, Entry]], deadline: Deadline, level: WriteLevel = WriteLevel.BUFFERED
+    ) -> list[PutResult]:
+        failed: list[PutResult] | None = self._fail(len(items))  # type: ignore[assignment]
+        if failed is not None:
+            return failed
+        return [self._put(key, entry, level) for key, entry in items]
+
+    def _put(self, key: Key, entry: Entry, level: WriteLevel) -> PutResult:
+        held = self.held.get(key)
+        if held is not None and not held.head.expired(self._clock.now_us()):
+            older = entry.head.version < held.head.version
+            if entry.head.kind is Kind.IMMUTABLE or older:
+                return Stored(held.head.version, kept=True, differs=held.head.checksum != entry.head.checksum)
+        self.held[key] = entry
+        self.levels[key] = level
+        self.counters.puts += 1
+        return Stored(entry.head.version)
+
+    async def write_many(
+        self, items: Sequence[tuple[Key, Entry]], deadline: Deadline, level: WriteLevel = WriteLevel.BUFFERED
+    ) -> list[PutResult]:
+        failed: list[PutResult] | None = self._fail(len(items))  # type: ignore[assignment]
+        if failed is not None:
+            return failed
+        results: list[PutResult] = []
+        for key, entry in items:
+            held = self.held.get(key)
+            version = max((held.head.version + 1) if held else 0, self._clock.now_us(), entry.head.version)
+            results.append(self._put(key, Entry(entry.head._replace(version=version), entry.frames), level))
+        return results
+
+    async def delete_many(
+        self, keys: Sequence[Key], deadline: Deadline, level: WriteLevel = WriteLevel.BUFFERED
+    ) -> list[DeleteResult]:
+        failed: list[DeleteResult] | None = self._fail(len(keys))  # type: ignore[assignment]
+        if failed is not None:
+            return failed
+        for key in keys:
+            self.held.pop(key, None)
+        return [None] * len(keys)
+
+    async def clear(self) -> None:
+        self.held.clear()
+
+    def state(self) -> tuple[TierState, str]:
+        if self._absent:
+            return TierState.ABSENT, "not configured"
+        return (TierState.DOWN, "told to fail") if self.failing else (TierState.UP, "a dict")
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+class FakeRecords:
+    """A record store in a dict."""
+
+    def __init__(self) -> None:
+        self.records: dict[str, bytes] = {}
+        self.error: Exception | None = None
+
+    async def load(self, deadline: Deadline) -> dict[str, bytes]:
+        if self.error is not None:
+            raise self.error
+        return dict(self.records)
+
+    async def swap(self, name: str, expected: bytes | None, value: bytes, deadline: Deadline) -> bool:
+        if self.error is not None:
+            raise self.error
+        if self.records.get(name) != expected:
+            return False
+        self.records[name] = value
+        return True
+
+
+class FakeReservation:
+    """A number that survives whoever used it."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    async def load(self) -> int:
+        return self.number
+
+    async def save(self, number: int) -> None:
+        self.number = number

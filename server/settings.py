@@ -120,8 +120,7 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Arguments win over variables, variables over the file."""
-        toml_file = getattr(cls, "_toml_file", None)
-        toml = (TomlConfigSettingsSource(settings_cls, toml_file),) if toml_file else ()
+        toml = (TomlConfigSettingsSource(settings_cls),) if settings_cls.model_config.get("toml_file") else ()
         return (init_settings, env_settings, *toml)
 
     @property
@@ -149,9 +148,12 @@ def load_settings(file: Path | None = None, **arguments: Any) -> Settings:
     """The settings in force. `None` arguments are not given. Raises FieldInvalid, in one line."""
     if file is not None and not file.is_file():
         raise FieldInvalid("config", "an existing TOML file", str(file))
-    source = type("Settings", (Settings,), {"_toml_file": file, "__module__": __name__, "__doc__": Settings.__doc__})
+
+    class FromFile(Settings):
+        model_config = SettingsConfigDict(toml_file=file)
+
     try:
-        settings: Settings = source(**{name: given for name, given in arguments.items() if given is not None})
+        settings = FromFile(**{name: given for name, given in arguments.items() if given is not None})
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
@@ -177,7 +179,7 @@ def check_settings(settings: Settings) -> Settings:
 
 def mask(text: str) -> str:
     """The same without the password of a URL."""
-    return re.sub(r"(rediss?://)[^@/\s]*@", r"\1***@", text)
+    return re.sub(r"(\w+://)[^@/\s]*@", r"\1***@", text)
 
 
 def as_toml(settings: Settings) -> str:

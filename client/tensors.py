@@ -45,6 +45,7 @@ __all__ = [
     "get_tensors_async",
     "parse_tensors",
     "put_tensors",
+    "raw_bytes",
 ]
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview
@@ -63,16 +64,13 @@ class EncodedTensor(NamedTuple):
         own.numpy()[:] = np.frombuffer(self.data, np.uint8)
         return own.view(self.dtype).reshape(self.shape)
 
-    def copy_to(self, target: torch.Tensor) -> None:
-        """Copies it into a CPU tensor of the same dtype and shape whose last dimension is contiguous.
+    def rows(self) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+        """Its bytes, uncopied and read-only, in its own shape but for the last dimension, which counts bytes.
 
-        ValueError if dtype or shape differ.
+        For tensors of 1 to 64 dimensions, numpy's limit.
         """
-        if target.dtype != self.dtype or tuple(target.shape) != self.shape:
-            wanted, given = (target.dtype, tuple(target.shape)), (self.dtype, self.shape)
-            raise ValueError(f"tensor: {_described(*wanted)} wanted; given: {_described(*given)}")
-        place = target.view(torch.uint8).numpy()
-        place[...] = np.frombuffer(self.data, np.uint8).reshape(place.shape)
+        shape = (*self.shape[:-1], self.shape[-1] * self.dtype.itemsize)
+        return np.frombuffer(self.data, np.uint8).reshape(shape)
 
 
 def encode_tensors(tensors: Mapping[str, torch.Tensor]) -> bytes:
@@ -90,7 +88,7 @@ def encode_tensors(tensors: Mapping[str, torch.Tensor]) -> bytes:
     parts: list[memoryview] = []
     end = 0
     for name, tensor in sorted(tensors.items(), key=lambda item: (-item[1].dtype.itemsize, item[0])):
-        parts.append(_raw_bytes(tensor))
+        parts.append(raw_bytes(tensor))
         begin, end = end, end + len(parts[-1])
         placed.append(Placed(name, tensor.dtype, tuple(tensor.shape), begin, end))
     return b"".join([write_header(placed), *parts])
@@ -113,6 +111,16 @@ def parse_tensors(payload: BytesLike) -> dict[str, EncodedTensor]:
     _check_byte_order()
     placed, data = read_header(memoryview(payload).cast("B"))
     return {one.name: EncodedTensor(one.dtype, one.shape, data[one.begin : one.end]) for one in placed}
+
+
+def raw_bytes(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a dense tensor in row-major order: its own memory where that is so laid out, else a copy."""
+    plain = tensor.detach().resolve_conj().resolve_neg().to("cpu")
+    # Some 1-byte dtypes have no copy kernel of their own; as bytes they do.
+    if plain.dtype.itemsize == 1:
+        plain = plain.view(torch.uint8)
+    flat = plain.contiguous().reshape(-1).view(torch.uint8)
+    return flat.numpy().data
 
 
 _Version_co = TypeVar("_Version_co", covariant=True)
@@ -190,16 +198,3 @@ def _unplain_kind(tensor: torch.Tensor) -> str:
     if tensor.layout != torch.strided:
         return f"layout {tensor.layout}"
     return "a meta tensor, which has no data" if tensor.is_meta else ""
-
-
-def _raw_bytes(tensor: torch.Tensor) -> memoryview:
-    plain = tensor.detach().resolve_conj().resolve_neg().to("cpu")
-    # Some 1-byte dtypes have no copy kernel of their own; as bytes they do.
-    if plain.dtype.itemsize == 1:
-        plain = plain.view(torch.uint8)
-    flat = plain.contiguous().reshape(-1).view(torch.uint8)
-    return flat.numpy().data
-
-
-def _described(dtype: torch.dtype, shape: tuple[int, ...]) -> str:
-    return f"{str(dtype).removeprefix('torch.')} {list(shape)}"

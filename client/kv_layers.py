@@ -18,13 +18,14 @@ import torch
 from transformers import DynamicCache
 from transformers.cache_utils import DummyLayer, DynamicLayer, DynamicSlidingWindowLayer
 
+from terracekv.client.errors import TerraceKVError
 from terracekv.client.tensors import EncodedTensor, TensorPayloadInvalid, encode_tensors, parse_tensors
 
 PAYLOAD_LAYOUT: Final = "terracekv-tensors/keys,values/layer,head,token,dim/1"
 GROUPS_MAX: Final = 64
 
 
-class CacheUnsupported(TypeError):
+class CacheUnsupported(TerraceKVError, TypeError):
     """A model whose cache cannot be kept by blocks; the message says which part and why."""
 
 

@@ -18,7 +18,9 @@ from terracekv.client.kv_layers import PAYLOAD_LAYOUT, CacheUnsupported, LayerGr
 from terracekv.client.tensors import raw_bytes
 
 # Settings that name a model or its making, and not what it computes.
-_VOLATILE_SETTINGS: Final = ("_name_or_path", "architectures", "transformers_version", "dtype", "torch_dtype")
+_VOLATILE_SETTINGS: Final = frozenset(
+    {"_name_or_path", "_model_name_or_path", "architectures", "transformers_version", "dtype", "torch_dtype"}
+)
 # These turn a token by an angle that depends on how long the prompt has become, so its key is not its prefix's alone.
 _LENGTH_BOUND_ROPES: Final = frozenset({"dynamic", "longrope"})
 

@@ -14,6 +14,8 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
+from terracekv.client.errors import TerraceKVError
+
 HEADER_BYTES_MAX: Final = 100_000_000  # the limit of the safetensors library
 DIMENSIONS_MAX: Final = 1_024
 ALIGNMENT_BYTES: Final = 64
@@ -61,7 +63,7 @@ NAME_OF: Final = {dtype: name for name, dtype in DTYPE_OF.items()}
 PAIRED: Final = DTYPE_OF.get("F4")
 
 
-class TensorPayloadInvalid(ValueError):
+class TensorPayloadInvalid(TerraceKVError, ValueError):
     """Bytes that are no payload of tensors, or a damaged one; the message says what is wrong, never what they hold."""
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Mapping
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -35,6 +35,7 @@ from terracekv.client.tensor_format import (
     read_header,
     write_header,
 )
+from terracekv.client.values import Hit, Miss
 
 __all__ = [
     "EncodedTensor",
@@ -45,8 +46,14 @@ __all__ = [
     "get_tensors_async",
     "parse_tensors",
     "put_tensors",
+    "put_tensors_async",
     "raw_bytes",
 ]
+
+if TYPE_CHECKING:
+    from terracekv.client.aio import AsyncClient
+    from terracekv.client.sync import Client
+    from terracekv.client.values import Key
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview
 
@@ -123,46 +130,39 @@ def raw_bytes(tensor: torch.Tensor) -> memoryview:
     return flat.numpy().data
 
 
-_Version_co = TypeVar("_Version_co", covariant=True)
-_Found_co = TypeVar("_Found_co", covariant=True)
-
-
-class _Puts(Protocol[_Version_co]):
-    def put(self, key: bytes | str, value: bytes, /, **options: Any) -> _Version_co: ...
-
-
-class _Gets(Protocol[_Found_co]):
-    def get(self, key: bytes | str, /, **options: Any) -> _Found_co: ...
-
-
-def put_tensors(
-    client: _Puts[_Version_co], key: bytes | str, tensors: Mapping[str, torch.Tensor], **options: Any
-) -> _Version_co:
-    """Encodes tensors and puts them under a key; returns what the client's `put` returns, with its errors.
-
-    With an AsyncClient that is an awaitable, and the values stored are still those of the moment of this call: the
-    tensors may change as soon as it returns. `options` go to `put`.
-    """
+def put_tensors(client: Client, key: Key, tensors: Mapping[str, torch.Tensor], **options: Any) -> int:
+    """Puts tensors under a key as one value; returns its version. `options` go to `Client.put`, with its errors."""
     return client.put(key, encode_tensors(tensors), **options)
 
 
 def get_tensors(
-    client: _Gets[Any], key: bytes | str, *, device: torch.device | str | None = None, **options: Any
-) -> Any:
-    """The tensors under a key as a dict, or the client's MISS. For a `Client`; `options` go to its `get`.
+    client: Client, key: Key, *, device: torch.device | str | None = None
+) -> dict[str, torch.Tensor] | Miss:
+    """The tensors under a key, or MISS.
 
-    Raises the client's errors, and TensorPayloadInvalid where the value holds no tensors.
+    Raises the errors of `Client.get`, and TensorPayloadInvalid where the value holds no tensors.
     """
-    found = client.get(key, **options)
-    return decode_tensors(found.value, device=device) if found else found
+    found = client.get(key)
+    return decode_tensors(found.value, device=device) if isinstance(found, Hit) else found
+
+
+def put_tensors_async(
+    client: AsyncClient, key: Key, tensors: Mapping[str, torch.Tensor], **options: Any
+) -> Awaitable[int]:
+    """`put_tensors` for an AsyncClient.
+
+    What is stored is what the tensors hold at this call, before anything is awaited: they may change as soon as it
+    returns. Copying them keeps the event loop for about a millisecond a MiB.
+    """
+    return client.put(key, encode_tensors(tensors), **options)
 
 
 async def get_tensors_async(
-    client: _Gets[Awaitable[Any]], key: bytes | str, *, device: torch.device | str | None = None, **options: Any
-) -> Any:
+    client: AsyncClient, key: Key, *, device: torch.device | str | None = None
+) -> dict[str, torch.Tensor] | Miss:
     """`get_tensors` for an AsyncClient; the copying is done in a thread, off the event loop."""
-    found = await client.get(key, **options)
-    return await asyncio.to_thread(decode_tensors, found.value, device=device) if found else found
+    found = await client.get(key)
+    return await asyncio.to_thread(decode_tensors, found.value, device=device) if isinstance(found, Hit) else found
 
 
 def _check_byte_order() -> None:

@@ -33,6 +33,7 @@ from terracekv.client.kv_layers import (
 )
 from terracekv.client.model_identity import check_model, describe_model
 from terracekv.client.tensors import TensorPayloadInvalid
+from terracekv.client.values import Failed, Hit, Miss
 
 __all__ = ["CacheUnsupported", "Prefilled", "PrefixCache", "PrefixCounters"]
 
@@ -89,8 +90,9 @@ class PrefixCache:
     computes up to `chunk_blocks` blocks in one forward pass; with 1 a prompt gives the same bits whatever part of its
     prefix was loaded, with more it computes faster, and the bits depend on where the loaded part ended.
 
-    Blocks are stored in the background, in at most `pending_bytes_max` of memory; a prefill waits for room up to
-    `store_wait_s_max` seconds in all, then drops the rest. `namespace` must be an immutable one.
+    With `store` False it only reads. Blocks are stored in the background, in at most `pending_bytes_max` of memory; a
+    prefill waits for room up to `store_wait_s_max` seconds in all, then drops the rest. `namespace` must be an
+    immutable one.
 
     Raises CacheUnsupported for models whose cache is not plain keys and values of full or sliding attention, or whose
     keys depend on more than their prefix; ValueError and TypeError for arguments out of the limits of BlockLayout.
@@ -112,6 +114,7 @@ class PrefixCache:
         world_size: int = 1,
         ttl_s: float | None = None,
         durability: Any = None,
+        store: bool = True,
         pending_bytes_max: int = PENDING_BYTES_MAX,
         store_wait_s_max: float = STORE_WAIT_S_MAX,
     ) -> None:
@@ -135,7 +138,7 @@ class PrefixCache:
         )
         self._keys = BlockKeys(self.layout)
         self._block_tokens, self._chunk_blocks = block_tokens, chunk_blocks
-        self._store_wait_s_max = store_wait_s_max
+        self._stores, self._store_wait_s_max = store, store_wait_s_max
         self._writer = BlockWriter(
             lambda items: client.store_blocks(items, ttl_s=ttl_s, durability=durability, namespace=namespace),
             pending_bytes_max,
@@ -213,6 +216,7 @@ class PrefixCache:
                 break
             assembly = PrefixAssembly(self._groups, blocks, self._block_tokens, self._devices)
             prefix.tiers.clear()
+            prefix.bytes_loaded = 0
             missing = self._fetch(assembly, digests, prefix)
             if missing is None:
                 assembly.into(prefix.cache)
@@ -242,19 +246,22 @@ class PrefixCache:
                     missing = block if missing is None else min(missing, block)
         return missing
 
-    def _take(self, assembly: PrefixAssembly, block: int, group: int, result: Any, prefix: _Prefix) -> bool:
-        payload = getattr(result, "value", None)
-        if payload is None:
-            self.counters.blocks_missing += 1
+    def _take(
+        self, assembly: PrefixAssembly, block: int, group: int, result: Hit | Miss | Failed, prefix: _Prefix
+    ) -> bool:
+        if not isinstance(result, Hit):
+            failed = isinstance(result, Failed)
+            self.counters.blocks_failed += failed
+            self.counters.blocks_missing += not failed
             return False
         try:
-            assembly.fill(block, group, payload)
+            assembly.fill(block, group, result.value)
         except TensorPayloadInvalid as error:
             self.counters.blocks_invalid += 1
             _log.warning("block refused: %s", error)
             return False
-        prefix.bytes_loaded += len(payload)
-        prefix.tiers[str(result.tier)] += 1
+        prefix.bytes_loaded += len(result.value)
+        prefix.tiers[result.tier] += 1
         return True
 
     def _compute(self, tokens: list[int], digests: list[bytes], prefix: _Prefix) -> torch.Tensor:
@@ -263,7 +270,7 @@ class PrefixCache:
             logits = self._forward(prefix.cache, tokens[begin:end], last=end == len(tokens))
             given = prefix.cache.take_given()
             first, behind = begin // self._block_tokens, end // self._block_tokens
-            if behind > first and not self._store(digests[first:behind], given, wait_s):
+            if self._stores and behind > first and not self._store(digests[first:behind], given, wait_s):
                 wait_s = 0.0
         return logits
 

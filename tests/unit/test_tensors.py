@@ -21,7 +21,9 @@ from terracekv.client.tensors import (
     get_tensors_async,
     parse_tensors,
     put_tensors,
+    put_tensors_async,
 )
+from terracekv.client.values import MISS, Hit, Miss
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 
@@ -374,43 +376,45 @@ def test_random_damage_gives_tensors_of_the_same_size_or_an_error_of_ours() -> N
 
 
 class Store:
-    """A client of one process: what put_tensors and get_tensors ask of a client."""
-
-    class Hit:
-        def __init__(self, value: bytes) -> None:
-            self.value = value
+    """The calls of a client that tensors need, in this process."""
 
     def __init__(self) -> None:
         self.values: dict[bytes, bytes] = {}
 
-    def put(self, key: bytes, value: bytes, **options: Any) -> int:
-        assert options == {"ttl_s": 9}
+    def put(self, key: bytes, value: bytes, *, ttl_s: float) -> int:
         self.values[key] = value
-        return 1
+        return int(ttl_s)
 
-    def get(self, key: bytes) -> Any:
-        return self.Hit(self.values[key]) if key in self.values else None
+    def get(self, key: bytes) -> Hit | Miss:
+        return Hit(self.values[key], 1, "memory") if key in self.values else MISS
 
 
 class AsyncStore(Store):
-    async def put(self, key: bytes, value: bytes, **options: Any) -> int:  # type: ignore[override]
-        return super().put(key, value, **options)
+    """The same, awaited."""
 
-    async def get(self, key: bytes) -> Any:  # type: ignore[override]
+    async def put(self, key: bytes, value: bytes, *, ttl_s: float) -> int:  # type: ignore[override]
+        return super().put(key, value, ttl_s=ttl_s)
+
+    async def get(self, key: bytes) -> Hit | Miss:  # type: ignore[override]
         return super().get(key)
 
 
 def test_tensors_put_under_a_key_are_got_from_it() -> None:
-    store = Store()
-    assert put_tensors(store, b"k", {"t": torch.ones(2)}, ttl_s=9) == 1
-    assert get_tensors(store, b"k")["t"].tolist() == [1, 1]
-    assert get_tensors(store, b"absent") is None
+    store: Any = Store()
+    assert put_tensors(store, b"k", {"t": torch.ones(2)}, ttl_s=9) == 9
+    back = get_tensors(store, b"k")
+    assert back
+    assert back["t"].tolist() == [1, 1]
+    assert get_tensors(store, b"absent") is MISS
 
 
 async def test_tensor_changed_while_an_async_put_is_on_its_way_is_stored_as_it_was() -> None:
-    store, tensor = AsyncStore(), torch.ones(3)
-    pending = put_tensors(store, b"k", {"t": tensor}, ttl_s=9)
+    store: Any = AsyncStore()
+    tensor = torch.ones(3)
+    pending = put_tensors_async(store, b"k", {"t": tensor}, ttl_s=9)
     tensor.zero_()
-    assert await pending == 1
-    assert (await get_tensors_async(store, b"k"))["t"].tolist() == [1, 1, 1]
-    assert await get_tensors_async(store, b"absent") is None
+    assert await pending == 9
+    back = await get_tensors_async(store, b"k")
+    assert back
+    assert back["t"].tolist() == [1, 1, 1]
+    assert await get_tensors_async(store, b"absent") is MISS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,10 +17,12 @@ from transformers import (
     LlamaForCausalLM,
 )
 
+from terracekv.client.errors import TierUnavailable
 from terracekv.client.kv_layers import LayerGroup
 from terracekv.client.model_identity import digest_weights
 from terracekv.client.tensors import decode_tensors, encode_tensors
 from terracekv.client.transformers import CacheUnsupported, Prefilled, PrefixCache
+from terracekv.client.values import MISS, Failed, Hit, Match, Miss, StoreReport
 
 BLOCK = 16
 SIZES: dict[str, Any] = {
@@ -33,33 +34,12 @@ SIZES: dict[str, Any] = {
 }
 
 
-@dataclasses.dataclass
-class Hit:
-    value: bytes
-    tier: str = "memory"
-
-
-@dataclasses.dataclass
-class Match:
-    blocks: int
-    failed_tiers: tuple[str, ...] = ()
-
-
-@dataclasses.dataclass
-class Report:
-    stored: int = 0
-    kept: int = 0
-    failed: int = 0
-    differing: int = 0
-
-
 class BlockStore:
     """The blocks of a server, in this process, behind the calls of a client."""
 
     def __init__(self) -> None:
         self.blocks: dict[tuple[bytes, int], bytes] = {}
         self.fetched: list[tuple[bytes, int]] = []
-        self.stored_group_counts: list[int] = []
 
     def match_blocks(
         self, digests: Sequence[bytes], groups: Sequence[tuple[int, int]] = ((0, 0),), namespace: str = "blocks"
@@ -76,10 +56,10 @@ class BlockStore:
 
     def iter_blocks(
         self, keys: Sequence[tuple[bytes, int]], namespace: str = "blocks"
-    ) -> Iterator[tuple[int, Hit | None]]:
+    ) -> Iterator[tuple[int, Hit | Miss]]:
         for index, key in enumerate(keys):
             self.fetched.append(key)
-            yield index, Hit(self.blocks[key]) if key in self.blocks else None
+            yield index, Hit(self.blocks[key], 1, "memory") if key in self.blocks else MISS
 
     def store_blocks(
         self,
@@ -87,13 +67,13 @@ class BlockStore:
         ttl_s: float | None = None,
         durability: Any = None,
         namespace: str = "blocks",
-    ) -> Report:
-        report = Report()
+    ) -> StoreReport:
+        stored = kept = 0
         for key, payload in items:
-            report.kept += key in self.blocks
-            report.stored += key not in self.blocks
+            kept += key in self.blocks
+            stored += key not in self.blocks
             self.blocks.setdefault(key, bytes(payload))
-        return report
+        return StoreReport(stored, kept)
 
 
 @pytest.fixture(autouse=True)
@@ -131,7 +111,7 @@ def prompt(length: int, seed: int = 0) -> list[int]:
     return torch.randint(3, 200, (length,), generator=generator).tolist()
 
 
-def prefixes(store: Any, model: Any, **options: Any) -> PrefixCache:
+def prefixes(store: Any, model: Any, /, **options: Any) -> PrefixCache:
     return PrefixCache(store, model, **{"model_id": "tiny", "revision": "1", "block_tokens": BLOCK, **options})
 
 
@@ -262,6 +242,13 @@ def test_chunks_of_several_blocks_store_every_block_and_load_at_any_border() -> 
             torch.testing.assert_close(loaded.logits, plain, atol=1e-5, rtol=0)
 
 
+def test_reader_stores_nothing() -> None:
+    store = BlockStore()
+    with prefixes(store, llama(), store=False) as cache:
+        cache.prefill(prompt(40))
+    assert not store.blocks
+
+
 def test_sliding_layers_load_only_the_blocks_of_their_last_window() -> None:
     store, model, tokens = BlockStore(), gemma(40), prompt(16 * 10 + 1)
     with prefixes(store, model) as cache:
@@ -367,13 +354,13 @@ class Refusing(BlockStore):
             raise ConnectionError
         return super().match_blocks(*args, **kwargs)
 
-    def iter_blocks(self, *args: Any, **kwargs: Any) -> Iterator[tuple[int, Hit | None]]:
+    def iter_blocks(self, *args: Any, **kwargs: Any) -> Iterator[tuple[int, Hit | Miss]]:
         for count, item in enumerate(super().iter_blocks(*args, **kwargs)):
             if self.call == "fetch" and count == 3:
                 raise TimeoutError
             yield item
 
-    def store_blocks(self, *args: Any, **kwargs: Any) -> Report:
+    def store_blocks(self, *args: Any, **kwargs: Any) -> StoreReport:
         if self.call == "store":
             raise ConnectionError
         return super().store_blocks(*args, **kwargs)
@@ -420,6 +407,23 @@ def test_block_gone_between_match_and_fetch_shortens_the_prefix(lost: int, group
     assert_same_state(cold, warm)
 
 
+def test_block_whose_tier_failed_is_computed() -> None:
+    class HalfBroken(BlockStore):
+        def iter_blocks(self, *args: Any, **kwargs: Any) -> Iterator[tuple[int, Any]]:
+            for index, result in super().iter_blocks(*args, **kwargs):
+                yield index, Failed(TierUnavailable("a tier failed")) if index == 3 else result
+
+    model, store, tokens = llama(), HalfBroken(), prompt(100)
+    with prefixes(store, model) as cache:
+        cold = cache.prefill(tokens)
+        assert cache.flush()
+        warm = cache.prefill(tokens)
+        assert (cache.counters.blocks_failed, cache.counters.blocks_missing) == (1, 0)
+    assert warm.tokens_loaded == 48
+    assert warm.tiers == {"memory": 3}
+    assert_same_state(cold, warm)
+
+
 def in_another_format(payload: bytes) -> bytes:
     return encode_tensors({name: tensor.view(torch.int32) for name, tensor in decode_tensors(payload).items()})
 
@@ -453,7 +457,7 @@ def test_service_that_hangs_costs_a_bounded_wait_and_the_blocks_that_do_not_fit(
     released = threading.Event()
 
     class Hanging(BlockStore):
-        def store_blocks(self, *args: Any, **kwargs: Any) -> Report:
+        def store_blocks(self, *args: Any, **kwargs: Any) -> StoreReport:
             assert released.wait(30)
             return super().store_blocks(*args, **kwargs)
 

@@ -29,7 +29,7 @@ def check_model(model: Any, *, adapter: str, world_size: int) -> None:
     """Raises CacheUnsupported for a model whose keys and values depend on more than tokens, weights and settings."""
     if model.training:
         raise CacheUnsupported(
-            "the model is in training mode, where dropout changes what it computes: call eval() first"
+            "the model is in training mode, where dropout changes what it computes"
         )
     if model.get_output_embeddings() is None:
         raise CacheUnsupported("the model has no head that gives logits: pass the model for causal language modelling")

@@ -167,7 +167,7 @@ async def get_tensors_async(
 
 def _check_byte_order() -> None:
     if sys.byteorder != "little":
-        raise NotImplementedError("tensors are little-endian in a payload, and this machine is not")
+        raise RuntimeError("tensors are little-endian in a payload, and this machine is not")
 
 
 def _check_encodable(name: object, tensor: object) -> None:

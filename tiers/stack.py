@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -62,7 +63,12 @@ class Put(NamedTuple):
 
 
 class Stack:
-    """A node's tiers. `draw` gives uniform numbers in [0, 1) for jitter."""
+    """A node's tiers.
+
+    `draw` gives uniform numbers in [0, 1) for jitter. A mutable entry is served
+    from memory up to `mutable_age_s_max` after it was read or written here: as
+    long as another node may write it unheard, that bounds how old it can be.
+    """
 
     def __init__(
         self,
@@ -75,6 +81,7 @@ class Stack:
         keyspace: KeySpace,
         clock: Clock,
         draw: Callable[[], float],
+        mutable_age_s_max: float = math.inf,
     ) -> None:
         self.memory = memory
         self.shared = shared
@@ -88,6 +95,7 @@ class Stack:
         self._keyspace = keyspace
         self._clock = clock
         self._draw = draw
+        self._mutable_age_s_max = mutable_age_s_max
         self._below: dict[TierName, Tier] = {TierName.SHARED: shared, TierName.DISK: disk}
         self._placement = Placement(*(tier.state()[0] is not TierState.ABSENT for tier in (shared, disk)))
 
@@ -110,9 +118,10 @@ class Stack:
 
     def _look(self, namespace: Namespace, keys: Iterable[Key]) -> dict[Key, Answer]:
         now_us = self._clock.now_us()
-        answers = {}
+        proven_after_s = self._clock.age_s() - self._mutable_age_s_max
+        answers: dict[Key, Answer] = {}
         for key in keys:
-            found = self.memory.peek(key, now_us) or self.background.look(key, now_us)
+            found = self.memory.peek(key, proven_after_s) or self.background.look(key, now_us)
             answers[key] = Answer(MISS) if hidden(namespace, key.user, found) else Answer(found, TierName.MEMORY)
         return answers
 
@@ -152,9 +161,9 @@ class Stack:
             self.flights.land(flight, answer)
 
     async def _promote(self, namespace: Namespace, key: Key, entry: Entry, tier: TierName | None) -> None:
-        """Fills upward with what is left of the entry's life. Memory's put does not yield: no write comes between."""
-        if self._placement.uses_memory(namespace) and tier is not TierName.MEMORY:
-            await self.memory.put_many([(key, entry)], Deadline.after(1.0, self._clock))
+        """Fills upward with what is left of the entry's life."""
+        if tier is not TierName.MEMORY:
+            await self._fill_memory(namespace, {key: entry})
         immutable = entry.head.kind is Kind.IMMUTABLE and self._placement.uses_shared(namespace)
         if tier is TierName.DISK and immutable and self.background.has_room(entry.head.size_bytes):
             self.background.add(TierName.SHARED, key, entry)
@@ -209,9 +218,8 @@ class Stack:
         # In one step, without a yield: loads that began before this write keep out of memory, the write goes in.
         self.flights.spoil(items)
         lost = [key for key in items if not isinstance(results[key], Stored)]
-        await self.memory.delete_many(lost, deadline)  # outcome unknown: the next read asks who is right
-        if self._placement.uses_memory(namespace):
-            await self.memory.put_many([item for item in stored.items() if item[0] not in lost], deadline)
+        await self.memory.delete_many(lost, self._at_once())  # outcome unknown: the next read asks who is right
+        await self._fill_memory(namespace, {key: entry for key, entry in stored.items() if key not in lost})
         return results
 
     async def _assign(self, namespace: Namespace, items: dict[Key, Entry], deadline: Deadline) -> dict[Key, PutResult]:
@@ -238,8 +246,7 @@ class Stack:
             await self._write_disk(items, level, results, deadline)
         new = {key: items[key] for key, one in results.items() if isinstance(one, Stored) and not one.kept}
         self._owe(self._placement.owed(namespace, level), new)
-        if self._placement.uses_memory(namespace):
-            await self.memory.put_many(list(new.items()), deadline)
+        await self._fill_memory(namespace, new)
         return results
 
     def _kept_here(self, namespace: Namespace, key: Key, entry: Entry) -> PutResult:
@@ -255,6 +262,15 @@ class Stack:
         for key, one in zip(items, await self.disk.put_many(list(items.items()), deadline, sync), strict=True):
             if isinstance(one, TierFailure) or items[key].head.kind is Kind.IMMUTABLE:
                 results[key] = one
+
+    async def _fill_memory(self, namespace: Namespace, items: dict[Key, Entry]) -> None:
+        """Memory's put does not yield to the loop: no other write comes between a caller's decision and this."""
+        if self._placement.uses_memory(namespace):
+            await self.memory.put_many(list(items.items()), self._at_once())
+
+    def _at_once(self) -> Deadline:
+        """Memory is brought up to date even when the caller's time is over: what it held would be older."""
+        return Deadline.after(1.0, self._clock)
 
     def _owe(self, tiers: Iterable[TierName], items: dict[Key, Entry]) -> None:
         for tier in tiers:
@@ -291,7 +307,7 @@ class Stack:
             for key, one in zip(unique, await self._below[tier].delete_many(unique, deadline, sync), strict=True):
                 failed[key] = failed[key] or one
         self.flights.spoil(unique)
-        await self.memory.delete_many(unique, deadline)
+        await self.memory.delete_many(unique, self._at_once())
         return failed
 
     async def invalidate_prefix(self, name: str, prefix: bytes, deadline: Deadline) -> Namespace:

@@ -83,7 +83,7 @@ async def test_changed_bytes_are_no_value() -> None:
 async def test_a_frame_over_its_limit_is_refused() -> None:
     large = PutStreamRequest(header=PutStreamHeader(key=b"k", size_bytes=1 << 21))
     with pytest.raises(FieldInvalid):
-        await received([large, PutStreamRequest(data=bytes((1 << 20) + 1))])
+        await received([large, PutStreamRequest(data=bytes((1 << 20) + 1))], budget(1 << 22))
 
 
 async def test_memory_is_booked_by_the_header_and_given_back() -> None:

@@ -28,9 +28,7 @@ _LENGTH_BOUND_ROPES: Final = frozenset({"dynamic", "longrope"})
 def check_model(model: Any, *, adapter: str, world_size: int) -> None:
     """Raises CacheUnsupported for a model whose keys and values depend on more than tokens, weights and settings."""
     if model.training:
-        raise CacheUnsupported(
-            "the model is in training mode, where dropout changes what it computes"
-        )
+        raise CacheUnsupported("the model is in training mode, where dropout changes what it computes")
     if model.get_output_embeddings() is None:
         raise CacheUnsupported("the model has no head that gives logits: pass the model for causal language modelling")
     if model.config.is_encoder_decoder:
@@ -38,7 +36,7 @@ def check_model(model: Any, *, adapter: str, world_size: int) -> None:
     kind = getattr(getattr(model, "generation_config", None), "cache_implementation", None)
     if kind not in (None, "dynamic", "dynamic_full", "hybrid"):
         raise CacheUnsupported(f"cache_implementation {kind!r}: only the dynamic cache can be kept by blocks")
-    if getattr(model, "_hf_peft_config_loaded", False) and not adapter:
+    if getattr(model, "peft_config", None) and not adapter:
         raise CacheUnsupported("the model carries an adapter: name it by adapter= and adapter_revision=")
     if (getattr(model, "tp_size", None) or 1) > world_size:
         raise CacheUnsupported(f"the model is split over {model.tp_size} ranks: say so by rank= and world_size=")

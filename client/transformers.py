@@ -11,6 +11,7 @@ Needs the extra `transformers`.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import itertools
 import logging
 from collections import Counter
@@ -124,6 +125,9 @@ class PrefixCache:
         self.counters = PrefixCounters()
         self._client, self._model, self._namespace = client, model, namespace
         self._config = model.config.get_text_config(decoder=True)
+        # Without it a model would give logits, and take memory, for every token of its last pass.
+        accepts = inspect.signature(model.forward).parameters
+        self._head_options = {"logits_to_keep": 1} if "logits_to_keep" in accepts else {}
         self._groups, self._devices = self._probe()
         self.layout = describe_model(
             model,
@@ -302,7 +306,7 @@ class PrefixCache:
                 # Keys and values do not need the head, whose one row costs more than a small model's layers.
                 self._model.base_model(input_ids=input_ids, cache=cache, use_cache=True)
                 return torch.empty(0)
-            output = self._model(input_ids=input_ids, cache=cache, use_cache=True, logits_to_keep=1)
+            output = self._model(input_ids=input_ids, cache=cache, use_cache=True, **self._head_options)
         logits: torch.Tensor = output.logits[:, -1]
         return logits
 

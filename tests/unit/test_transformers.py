@@ -513,7 +513,7 @@ def test_model_set_to_another_kind_of_cache_is_refused(kind: str) -> None:
 
 def test_model_with_an_adapter_must_name_it() -> None:
     model = llama()
-    model._hf_peft_config_loaded = True
+    model.peft_config = {"default": object()}
     with pytest.raises(CacheUnsupported, match="name it by adapter="):
         prefixes(BlockStore(), model)
     prefixes(BlockStore(), model, adapter="french", adapter_revision="1").close()

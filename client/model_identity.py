@@ -36,7 +36,8 @@ def check_model(model: Any, *, adapter: str, world_size: int) -> None:
     kind = getattr(getattr(model, "generation_config", None), "cache_implementation", None)
     if kind not in (None, "dynamic", "dynamic_full", "hybrid"):
         raise CacheUnsupported(f"cache_implementation {kind!r}: only the dynamic cache can be kept by blocks")
-    if getattr(model, "peft_config", None) and not adapter:
+    adapted = getattr(model, "_hf_peft_config_loaded", False) or getattr(model, "peft_config", None)
+    if adapted and not adapter:
         raise CacheUnsupported("the model carries an adapter: name it by adapter= and adapter_revision=")
     if (getattr(model, "tp_size", None) or 1) > world_size:
         raise CacheUnsupported(f"the model is split over {model.tp_size} ranks: say so by rank= and world_size=")

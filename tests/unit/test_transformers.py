@@ -511,9 +511,11 @@ def test_model_set_to_another_kind_of_cache_is_refused(kind: str) -> None:
         prefixes(BlockStore(), model)
 
 
-def test_model_with_an_adapter_must_name_it() -> None:
+@pytest.mark.parametrize("mark", [{"peft_config": {"default": object()}}, {"_hf_peft_config_loaded": True}])
+def test_model_with_an_adapter_must_name_it(mark: dict[str, Any]) -> None:
     model = llama()
-    model.peft_config = {"default": object()}
+    for name, value in mark.items():
+        setattr(model, name, value)
     with pytest.raises(CacheUnsupported, match="name it by adapter="):
         prefixes(BlockStore(), model)
     prefixes(BlockStore(), model, adapter="french", adapter_revision="1").close()

@@ -78,6 +78,7 @@ class KeyNames:
 
     @property
     def pattern(self) -> bytes:
-        """A glob that matches every key under the prefix, and nothing else."""
+        """A glob that matches the keys of all entries under the prefix, and nothing else of anybody's."""
         special = b"\\*?[]^-"
-        return b"".join(b"\\" + bytes([byte]) if byte in special else bytes([byte]) for byte in self.prefix) + b"{*"
+        plain = b"".join(b"\\" + bytes([byte]) if byte in special else bytes([byte]) for byte in self.prefix)
+        return plain + b"{*}:[eps]:*"

@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from terracekv.tiers.clock import Clock, Deadline
-from terracekv.tiers.entry import BUCKETS, TierFailure
-from terracekv.tiers.errors import SharedConfig, TierUnavailable
+from terracekv.tiers.entry import BUCKETS, FailureReason, TierFailure
+from terracekv.tiers.errors import SharedConfig, TierFull, TierTimeout, TierUnavailable
 from terracekv.tiers.redis_nodes import (
     CONTACT_TIMEOUT_S,
     Node,
     Remap,
     Repeat,
+    Replies,
     Reply,
     discover,
     failure_of,
@@ -39,7 +40,6 @@ REFRESH_EVERY_S_MIN: Final = 0.25
 KEEP_EVERY_S: Final = 0.1
 
 Command = tuple[Script | Argument, ...]
-Replies = list[Reply] | TierFailure
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,7 @@ class Unit:
     commands: tuple[Command, ...]
     sent_bytes: int = 0  # of the values it carries
     reply_bytes: int = 0  # that its replies will probably have: bounds what an exchange asks for at once
+    reply_bytes_max: int = 0  # that one reply may have: bounds how long it may take
 
 
 class RedisMasters:
@@ -106,9 +107,7 @@ class RedisMasters:
             replies = await node.exchange([("INFO",)], Deadline.after(CONTACT_TIMEOUT_S, self._clock), 0, 0)
         finally:
             await node.close()
-        if isinstance(replies, TierFailure):
-            return replies
-        return failure_of(replies[0]) or parse_info(replies[0])
+        return replies if isinstance(replies, TierFailure) else failure_of(replies[0]) or parse_info(replies[0])
 
     async def _check(self) -> None:
         commands = [
@@ -194,7 +193,7 @@ class RedisMasters:
             commands,
             deadline,
             sum(unit.sent_bytes for _, unit, _, _ in targets),
-            max(unit.reply_bytes for _, unit, _, _ in targets),
+            max(unit.reply_bytes_max for _, unit, _, _ in targets),
         )
         if isinstance(replies, TierFailure):
             self._refresh_soon()
@@ -212,6 +211,14 @@ class RedisMasters:
 
     def _address(self, host: str, port: int) -> Address:
         return Address(*self._remap((host, port))) if self._remap else Address(host, port)
+
+    async def ask(self, bucket: int, command: Command, deadline: Deadline) -> Reply:
+        """The reply of one command. Raises TierError, for an error reply too."""
+        (replies,) = await self.run([Unit(bucket, (command,))], deadline)
+        failure = replies if isinstance(replies, TierFailure) else failure_of(replies[0])
+        if failure is not None:
+            raise _ERRORS[failure.reason](failure.detail)
+        return replies[0] if isinstance(replies, list) else None
 
     async def ask_all(self, commands: Sequence[Sequence[Argument]], deadline: Deadline) -> list[tuple[Node, Replies]]:
         """The same commands on every master."""
@@ -258,6 +265,11 @@ class RedisMasters:
                 except (TierUnavailable, SharedConfig) as error:
                     LOG.warning("%s", error)
 
+    @property
+    def unowned(self) -> int:
+        """Buckets that no master serves."""
+        return self._owners.count(None)
+
     def trouble(self) -> str:
         """Why nothing can be asked, in words; empty if something can."""
         if self.closed:
@@ -274,6 +286,13 @@ class RedisMasters:
 
 
 _Target = tuple[int, Unit, Node | None, bool]  # index, unit, where to, whether to ask for a slot on the move
+
+
+_ERRORS: Final = {
+    FailureReason.UNAVAILABLE: TierUnavailable,
+    FailureReason.TIMEOUT: TierTimeout,
+    FailureReason.FULL: TierFull,
+}
 
 
 def _exchanges(targets: Sequence[_Target]) -> Iterator[list[_Target]]:

@@ -48,6 +48,7 @@ TELLING_S_MIN: Final = 0.05  # a call cut shorter than this by its deadline says
 _STREAM_BYTES: Final = 1_048_576
 
 Reply = Any  # bytes, int, None, a list of these, or a ResponseError as a value
+Replies = list[Reply] | TierFailure
 Remap = Callable[[tuple[str, int]], tuple[str, int]]
 
 
@@ -63,6 +64,16 @@ def failure_of(reply: Reply) -> TierFailure | None:
     if isinstance(reply, ResponseError):
         return unavailable(f"Redis answered {type(reply).__name__}")
     return None
+
+
+def single_of(replies: Replies) -> bytes | TierFailure | None:
+    """The value that a unit of one command answered."""
+    if isinstance(replies, TierFailure):
+        return replies
+    (reply,) = replies
+    if reply is None or isinstance(reply, bytes):
+        return reply
+    return failure_of(reply) or unavailable("Redis answered something else than a value")
 
 
 class Repeat(NamedTuple):
@@ -117,8 +128,11 @@ class Node:
 
     async def exchange(
         self, commands: Sequence[Sequence[Argument]], deadline: Deadline, sent_bytes: int = 0, reply_bytes: int = 0
-    ) -> list[Reply] | TierFailure:
-        """Sends commands as one pipeline and answers a reply each. Refused while the breaker is not closed."""
+    ) -> Replies:
+        """Sends commands as one pipeline and answers a reply each. Refused while the breaker is not closed.
+
+        `sent_bytes` are those of all values sent, `reply_bytes` those that one reply may have at most.
+        """
         try:
             async with asyncio.timeout(deadline.left_s()):
                 await self._free.acquire()
@@ -138,7 +152,7 @@ class Node:
 
     async def _watched(
         self, commands: Sequence[Sequence[Argument]], deadline: Deadline, sent_bytes: int, reply_bytes: int
-    ) -> list[Reply] | TierFailure:
+    ) -> Replies:
         left_s = deadline.left_s()
         told = False
         try:
@@ -166,7 +180,7 @@ class Node:
             connection: AbstractConnection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
             whole = False
             try:
-                patience.grant(CALL_TIMEOUT_S + sent_bytes / BYTES_PER_S_MIN)
+                patience.grant(CALL_TIMEOUT_S + (sent_bytes + reply_bytes) / BYTES_PER_S_MIN)
                 await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
                 replies = []
                 for _ in commands:

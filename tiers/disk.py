@@ -1,0 +1,228 @@
+"""L3: a log-structured store on this node's disk; reads in threads, one writer, within a byte budget.
+
+What was acked LOGGED survives kill -9 and what was acked SYNCED a power cut,
+until it expires or its segment is dropped to keep the budget.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, TypeVar
+
+from terracekv.tiers.base import TierState, WriteLevel
+from terracekv.tiers.clock import Clock, Deadline
+from terracekv.tiers.disk_reader import DiskReader
+from terracekv.tiers.disk_writer import DiskWriter
+from terracekv.tiers.durable import DURABLE_FAMILY, DurableStore
+from terracekv.tiers.entry import (
+    DeleteResult,
+    Entry,
+    FailureReason,
+    Found,
+    HeadFound,
+    Key,
+    PutResult,
+    Stored,
+    TierFailure,
+    TierName,
+)
+from terracekv.tiers.rocks import Opened, one_line, open_database
+from terracekv.tiers.segments import Segments
+from terracekv.tiers.stats import TierCounters
+
+READ_THREADS: Final = 4
+READS_INFLIGHT_MAX: Final = 256
+WRITE_QUEUE_BYTES_MAX: Final = 268_435_456
+SCAN_KEYS_AT_ONCE: Final = 256
+
+T = TypeVar("T")
+
+
+class DiskTier:
+    """The disk tier over one open database; see `open_disk`."""
+
+    name = TierName.DISK
+
+    def __init__(self, opened: Opened, disk_bytes_max: int, durable_bytes_max: int, clock: Clock) -> None:
+        self.durable: DurableStore
+        self.set_aside = tuple(opened.set_aside)  # what could not be opened and lies beside, for log and health
+        self._opened = opened
+        self._clock = clock
+        self._closed = False
+        self._failed = ""  # the last error, until an operation succeeds
+        self._reads = 0
+        self._readers = ThreadPoolExecutor(READ_THREADS, "terracekv-disk-read")
+        self._writers = ThreadPoolExecutor(1, "terracekv-disk-write")
+        self._segments = Segments(opened, disk_bytes_max, clock)
+        self._reader = DiskReader(self._segments)
+        self._writer = DiskWriter(self._segments, self._reader, self._writers, clock)
+        self._counters = TierCounters(capacity_bytes=disk_bytes_max)
+        self.durable = DurableStore(opened, self._writers, durable_bytes_max)
+
+    @property
+    def counters(self) -> TierCounters:
+        """Its counters, live."""
+        self._counters.used_bytes = self._segments.used_bytes_now()
+        self._counters.evictions = self._segments.evictions
+        return self._counters
+
+    async def get_many(self, keys: Sequence[Key], deadline: Deadline, bytes_max: int | None = None) -> list[Found]:
+        """As in the contract."""
+        now_us = self._clock.now_us()
+        reads = await self._in_thread(lambda: self._reader.read(keys, bytes_max, now_us), deadline)
+        if isinstance(reads, TierFailure):
+            self._counters.failures += len(keys)
+            return [reads] * len(keys)
+        self._counters.corrupt += reads.corrupt
+        self._book(reads.found)
+        self._counters.read_bytes += sum(one.head.size_bytes for one in reads.found if isinstance(one, Entry))
+        return reads.found
+
+    async def head_many(self, keys: Sequence[Key], deadline: Deadline) -> list[HeadFound]:
+        """As in the contract."""
+        now_us = self._clock.now_us()
+        heads = await self._in_thread(lambda: self._reader.heads(keys, now_us), deadline)
+        if isinstance(heads, TierFailure):
+            self._counters.failures += len(keys)
+            return [heads] * len(keys)
+        found, corrupt = heads
+        self._counters.corrupt += corrupt
+        self._book(found)
+        return found
+
+    def _book(self, found: Sequence[object]) -> None:
+        hits = sum(bool(one) for one in found)
+        self._counters.hits += hits
+        self._counters.misses += len(found) - hits
+
+    async def put_many(
+        self, items: Sequence[tuple[Key, Entry]], deadline: Deadline, level: WriteLevel = WriteLevel.BUFFERED
+    ) -> list[PutResult]:
+        """As in the contract. A failure after the deadline means that the write may still happen."""
+        refused = self._refused(deadline, sum(entry.head.size_bytes for _, entry in items))
+        if refused is not None:
+            self._counters.failures += len(items)
+            return [refused] * len(items)
+        answers = [self._writer.submit(key, entry, level) for key, entry in items]
+        await self._settled(answers, deadline)
+        results: list[PutResult] = [self._landed(answer) or Stored(0) for answer in answers]
+        for (_, entry), result in zip(items, results, strict=True):
+            self._book_put(entry, result)
+        return results
+
+    def _book_put(self, entry: Entry, result: PutResult) -> None:
+        if isinstance(result, TierFailure):
+            self._counters.failures += 1
+        elif result.kept:
+            self._counters.kept += 1
+        else:
+            self._counters.puts += 1
+            self._counters.written_bytes += entry.head.size_bytes
+
+    async def delete_many(
+        self, keys: Sequence[Key], deadline: Deadline, level: WriteLevel = WriteLevel.BUFFERED
+    ) -> list[DeleteResult]:
+        """As in the contract."""
+        refused = self._refused(deadline, 0)
+        if refused is not None:
+            self._counters.failures += len(keys)
+            return [refused] * len(keys)
+        answers = [self._writer.submit(key, None, level) for key in keys]
+        await self._settled(answers, deadline)
+        results = [landed if isinstance(landed := self._landed(answer), TierFailure) else None for answer in answers]
+        self._counters.deletes += results.count(None)
+        self._counters.failures += len(results) - results.count(None)
+        return results
+
+    def _refused(self, deadline: Deadline, size_bytes: int) -> TierFailure | None:
+        if self._closed:
+            return TierFailure(self.name, FailureReason.UNAVAILABLE, "closed")
+        if deadline.passed():
+            return TierFailure(self.name, FailureReason.TIMEOUT, "the deadline passed")
+        if self._writer.waiting_bytes and self._writer.waiting_bytes + size_bytes > WRITE_QUEUE_BYTES_MAX:
+            return TierFailure(self.name, FailureReason.FULL, "too many bytes wait to be written")
+        return None
+
+    @staticmethod
+    async def _settled(answers: Sequence[asyncio.Future[T]], deadline: Deadline) -> None:
+        if answers:
+            await asyncio.wait(answers, timeout=deadline.left_s())
+
+    def _landed(self, answer: asyncio.Future[Stored | TierFailure | None]) -> Stored | TierFailure | None:
+        if not answer.done():
+            return TierFailure(self.name, FailureReason.TIMEOUT, "the deadline passed while writing")
+        result = answer.result()
+        self._failed = result.detail if isinstance(result, TierFailure) else ""
+        return result
+
+    async def _in_thread(self, read: Callable[[], T], deadline: Deadline) -> T | TierFailure:
+        """Runs a read in a thread and waits for it no longer than the deadline; it ends by itself."""
+        if self._closed:
+            return TierFailure(self.name, FailureReason.UNAVAILABLE, "closed")
+        if deadline.passed():
+            return TierFailure(self.name, FailureReason.TIMEOUT, "the deadline passed")
+        if self._reads >= READS_INFLIGHT_MAX:
+            return TierFailure(self.name, FailureReason.UNAVAILABLE, "too many reads wait for the disk")
+        running = asyncio.get_running_loop().run_in_executor(self._readers, read)
+        self._reads += 1
+        running.add_done_callback(self._read_over)
+        await asyncio.wait([running], timeout=deadline.left_s())
+        if not running.done():
+            return TierFailure(self.name, FailureReason.TIMEOUT, "the deadline passed while reading")
+        error = running.exception()
+        if error is not None:
+            self._failed = one_line(Exception(str(error)))
+            return TierFailure(self.name, FailureReason.UNAVAILABLE, self._failed)
+        self._failed = ""
+        return running.result()
+
+    def _read_over(self, running: asyncio.Future[T]) -> None:
+        self._reads -= 1
+        if not running.cancelled():
+            running.exception()  # seen, also when nobody waits any more
+
+    async def scan_mutable(self, deadline: Deadline) -> AsyncIterator[list[tuple[Key, Entry]]]:
+        """Live mutable entries, at most 256 at a time. Raises nothing: what cannot be read is left out."""
+        loop = asyncio.get_running_loop()
+        keys = await loop.run_in_executor(
+            self._writers, lambda: [key for run in self._reader.mutable_keys() for key in run]
+        )
+        for start in range(0, len(keys), SCAN_KEYS_AT_ONCE):
+            run = keys[start : start + SCAN_KEYS_AT_ONCE]
+            found = await self.get_many(run, deadline)
+            yield [(key, one) for key, one in zip(run, found, strict=True) if isinstance(one, Entry)]
+
+    async def clear(self) -> None:
+        """Drops every segment; durable data stays."""
+        await self._writer.drained()
+        await asyncio.get_running_loop().run_in_executor(self._writers, self._segments.clear)
+
+    def state(self) -> tuple[TierState, str]:
+        """Down while closed; degraded after an error, until an operation succeeds."""
+        if self._closed:
+            return TierState.DOWN, "closed"
+        if self._failed:
+            return TierState.DEGRADED, self._failed
+        return TierState.UP, f"{len(self._segments.newest_first)} segments"
+
+    async def close(self) -> None:
+        """Writes what is queued, flushes, and lets the directory go. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        await self._writer.drained()
+        await asyncio.to_thread(self._shut)
+
+    def _shut(self) -> None:
+        self._readers.shutdown(wait=True)
+        self._writers.shutdown(wait=True)
+        self._opened.close([*self._segments.flushed(), self.durable.family])
+
+
+async def open_disk(directory: Path, disk_bytes_max: int, durable_bytes_max: int, clock: Clock) -> DiskTier:
+    """Opens the disk tier in a directory. Raises StoreLocked, StoreNewer, StoreError, each in one line."""
+    opened = await asyncio.to_thread(open_database, directory, disk_bytes_max, DURABLE_FAMILY)
+    return DiskTier(opened, disk_bytes_max, durable_bytes_max, clock)

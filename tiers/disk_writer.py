@@ -1,0 +1,165 @@
+"""One writer for the cache class: what waits is written together, so that one sync serves many callers.
+
+Requests are applied in the order they came, in one thread; a key is compared
+with what is stored and written in one step, so that of two first puts one is
+kept. A group ends before a key that it already has. Parts go before their head,
+into the same segment: a head that is there has its parts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from typing import Final
+
+from terracekv.tiers.base import WriteLevel
+from terracekv.tiers.clock import Clock
+from terracekv.tiers.disk_reader import HEAD, DiskReader, Located, markers, part_key
+from terracekv.tiers.entry import Entry, FailureReason, Key, Kind, Miss, Stored, TierFailure, TierName
+from terracekv.tiers.envelope import encode_inline, encode_parts
+from terracekv.tiers.rocks import one_line
+from terracekv.tiers.segments import DELETED, Segments
+
+INLINE_BYTES_MAX: Final = 65_536
+PARTS_AT_ONCE: Final = 16  # of 1 MiB: a large value never is one large batch
+GROUP_BYTES_MAX: Final = 33_554_432
+GROUP_REQUESTS_MAX: Final = 1_024
+PARTS_ID_BYTES: Final = 8
+
+Result = Stored | TierFailure | None
+Records = list[tuple[bytes, bytes]]
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One put (with an entry) or delete (without) of one key."""
+
+    key: Key
+    entry: Entry | None
+    level: WriteLevel
+    done: asyncio.Future[Result]
+
+    @property
+    def size_bytes(self) -> int:
+        """What it adds to a group."""
+        return self.entry.head.size_bytes if self.entry else 0
+
+
+@dataclass(slots=True)
+class _Group:
+    """Records of one group by the log they need, and the answers if the writes succeed."""
+
+    buffered: Records = field(default_factory=list)
+    logged: Records = field(default_factory=list)
+    synced: bool = False
+    answers: list[Result] = field(default_factory=list)
+
+    def add(self, records: Records, level: WriteLevel) -> None:
+        (self.buffered if level is WriteLevel.BUFFERED else self.logged).extend(records)
+        self.synced = self.synced or level is WriteLevel.SYNCED
+
+
+class DiskWriter:
+    """The queue in front of the writer's thread. `executor` must have one thread. Used on the event loop's thread."""
+
+    def __init__(self, segments: Segments, reader: DiskReader, executor: Executor, clock: Clock) -> None:
+        self.waiting_bytes = 0
+        self._segments = segments
+        self._reader = reader
+        self._executor = executor
+        self._clock = clock
+        self._waiting: deque[Request] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    def submit(self, key: Key, entry: Entry | None, level: WriteLevel) -> asyncio.Future[Result]:
+        """Queues a write; the future is its answer. It happens even if nobody waits any more."""
+        loop = asyncio.get_running_loop()
+        request = Request(key, entry, level, loop.create_future())
+        self._waiting.append(request)
+        self.waiting_bytes += request.size_bytes
+        if self._task is None or self._task.done():
+            self._task = loop.create_task(self._run())
+        return request.done
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._waiting:
+            group = self._take_group()
+            answers = await loop.run_in_executor(self._executor, self._apply, group)
+            for request, answer in zip(group, answers, strict=True):
+                self.waiting_bytes -= request.size_bytes
+                if not request.done.done():
+                    request.done.set_result(answer)
+
+    def _take_group(self) -> list[Request]:
+        group: list[Request] = []
+        keys: set[Key] = set()
+        size_bytes = 0
+        while self._waiting and len(group) < GROUP_REQUESTS_MAX:
+            request = self._waiting[0]
+            size_bytes += request.size_bytes
+            if request.key in keys or (group and size_bytes > GROUP_BYTES_MAX):
+                break
+            keys.add(request.key)
+            group.append(self._waiting.popleft())
+        return group
+
+    async def drained(self) -> None:
+        """Waits until everything queued is written."""
+        while self._task is not None and not self._task.done():
+            await asyncio.wait([self._task])
+
+    # --- in the writer's thread ---
+
+    def _apply(self, requests: Sequence[Request]) -> list[Result]:
+        try:
+            group = _Group()
+            located, _ = self._reader.locate([request.key for request in requests], self._clock.now_us())
+            for request in requests:
+                group.answers.append(self._plan(group, request, located[request.key]))
+            if group.buffered:
+                self._segments.write(group.buffered, logged=False, synced=False)
+            if group.logged:
+                self._segments.write(group.logged, logged=True, synced=group.synced)
+            self._segments.rotate_if_full()
+            return group.answers
+        except Exception as error:  # rocksdict raises no narrower class
+            failure = write_failure(error)
+            return [failure] * len(requests)
+
+    def _plan(self, group: _Group, request: Request, there: Located | Miss) -> Result:
+        if request.entry is None:
+            if isinstance(there, Located):
+                # Hides the copies in older segments, and goes after them: the oldest segment is dropped first.
+                group.add([(HEAD + request.key.digest, DELETED)], request.level)
+            return None
+        head = request.entry.head
+        if isinstance(there, Located):
+            stored = there.record.head
+            if stored.kind is Kind.IMMUTABLE or head.version < stored.version:
+                return Stored(stored.version, kept=True, differs=stored.checksum != head.checksum)
+        group.add(self._records(request.key, request.entry, request.level), request.level)
+        return Stored(head.version)
+
+    def _records(self, key: Key, entry: Entry, level: WriteLevel) -> Records:
+        if entry.head.size_bytes <= INLINE_BYTES_MAX:
+            record = encode_inline(key, entry)
+        else:
+            parts_id = os.urandom(PARTS_ID_BYTES)
+            record, parts = encode_parts(key, entry, parts_id)
+            keyed = [(part_key(parts_id, index), part) for index, part in enumerate(parts)]
+            for start in range(0, len(keyed), PARTS_AT_ONCE):
+                logged = level is not WriteLevel.BUFFERED
+                self._segments.write(keyed[start : start + PARTS_AT_ONCE], logged=logged, synced=False)
+        return [(HEAD + key.digest, record), *markers(entry.head.kind, key.digest)]
+
+
+def write_failure(error: Exception) -> TierFailure:
+    """The answer to a write that RocksDB refused."""
+    words = one_line(error)
+    full = "No space left" in words or "Disk quota" in words
+    return TierFailure(TierName.DISK, FailureReason.FULL if full else FailureReason.UNAVAILABLE, words)

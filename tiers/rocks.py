@@ -1,0 +1,235 @@
+"""Opening RocksDB so that nothing surprises: raw bytes, checked reads, one process a directory, and it always opens.
+
+A directory that RocksDB cannot open is set aside under another name and a new
+one begun; what was set aside is said, never hidden. The log is read in the mode
+that takes a torn end and refuses a damaged middle: the default mode would
+silently drop synced writes behind one flipped byte (measured).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from rocksdict import BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode, Options, Rdict
+
+from terracekv.tiers.errors import StoreError, StoreLocked, StoreNewer
+
+FORMAT: Final = 1
+FORMAT_FILE: Final = "FORMAT"
+LOCK_FILE: Final = "terracekv.lock"
+DATABASE: Final = "rocksdb"
+LOCK_WAIT_S: Final = 2.0  # a restart waits for its predecessor to let go
+OPEN_FILES_MAX: Final = 512
+BLOCK_CACHE_BYTES: Final = 33_554_432
+BLOOM_BITS: Final = 10
+WRITE_BUFFER_BYTES_MAX: Final = 134_217_728  # of all column families together
+LOG_FILES_MAX: Final = 4
+_NEVER: Final = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What a byte budget means for RocksDB. Pure arithmetic."""
+
+    write_buffer_bytes: int  # of all column families together
+    memtable_bytes: int  # of one
+    wal_bytes_max: int
+
+    @classmethod
+    def of(cls, disk_bytes_max: int) -> Sizes:
+        """Shares of the budget, within what is of use."""
+        write_buffer = min(WRITE_BUFFER_BYTES_MAX, disk_bytes_max // 8)
+        return cls(write_buffer, min(67_108_864, write_buffer // 2), min(WRITE_BUFFER_BYTES_MAX, disk_bytes_max // 8))
+
+
+def _table_options(block_cache: Cache) -> BlockBasedOptions:
+    table = BlockBasedOptions()
+    table.set_bloom_filter(BLOOM_BITS, False)
+    table.set_block_cache(block_cache)
+    return table
+
+
+def _common(sizes: Sizes, block_cache: Cache) -> Options:
+    options = Options(raw_mode=True)
+    options.set_compression_type(DBCompressionType.none())
+    options.set_write_buffer_size(sizes.memtable_bytes)
+    options.set_max_write_buffer_number(4)
+    options.set_block_based_table_factory(_table_options(block_cache))
+    options.set_paranoid_checks(True)
+    return options
+
+
+def database_options(sizes: Sizes, block_cache: Cache) -> Options:
+    """Of the database as a whole."""
+    options = _common(sizes, block_cache)
+    options.create_if_missing(True)
+    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+    options.set_max_total_wal_size(sizes.wal_bytes_max)
+    options.set_db_write_buffer_size(sizes.write_buffer_bytes)
+    options.set_max_open_files(OPEN_FILES_MAX)
+    options.set_keep_log_file_num(LOG_FILES_MAX)
+    options.set_max_log_file_size(1 << 20)
+    options.set_max_manifest_file_size(1 << 20)
+    options.set_delete_obsolete_files_period_micros(10_000_000)
+    options.set_max_background_jobs(2)
+    options.set_stats_dump_period_sec(0)
+    return options
+
+
+def segment_options(sizes: Sizes, block_cache: Cache) -> Options:
+    """Of a column family that is written, read, and dropped whole: never compacted."""
+    options = _common(sizes, block_cache)
+    options.set_disable_auto_compactions(True)
+    options.set_level_zero_slowdown_writes_trigger(_NEVER)
+    options.set_level_zero_stop_writes_trigger(_NEVER)
+    return options
+
+
+def durable_options(sizes: Sizes, block_cache: Cache) -> Options:
+    """Of the column family that is never dropped: compacted as usual."""
+    return _common(sizes, block_cache)
+
+
+@dataclass(slots=True)
+class Opened:
+    """An open database and what had to be set aside to open it."""
+
+    database: Rdict
+    families: list[str]
+    sizes: Sizes
+    segment_options: Options
+    path: Path
+    set_aside: list[str] = field(default_factory=list)
+    lock: int = -1
+
+    def close(self, families: Iterable[Rdict] = ()) -> None:
+        """Closes the database, after the handles of its column families, and lets the directory go. Idempotent.
+
+        RocksDB keeps its lock until the last handle is closed.
+        """
+        if self.lock >= 0:
+            try:
+                for family in families:
+                    family.close()
+                self.database.close()
+            finally:
+                os.close(self.lock)
+                self.lock = -1
+
+
+def open_database(directory: Path, disk_bytes_max: int, durable_family: str) -> Opened:
+    """Opens or begins the database in `directory`. Blocks: call it off the event loop.
+
+    Raises StoreLocked, StoreNewer, StoreError, each in one line.
+    """
+    lock = _locked(directory)
+    try:
+        _check_format(directory)
+        return _opened(directory, disk_bytes_max, durable_family, lock)
+    except BaseException:
+        os.close(lock)
+        raise
+
+
+def _locked(directory: Path) -> int:
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StoreError(f"cannot use the data directory {directory}: {error.strerror}; choose --data-dir") from None
+    until = time.monotonic() + LOCK_WAIT_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return lock
+        except OSError:
+            if time.monotonic() >= until:
+                os.close(lock)
+                cure = "stop that one, or choose another --data-dir"
+                raise StoreLocked(f"another process uses the data directory {directory}: {cure}") from None
+            time.sleep(0.05)
+
+
+def _check_format(directory: Path) -> None:
+    file = directory / FORMAT_FILE
+    if not file.exists():
+        temporary = file.with_suffix(".new")
+        temporary.write_text(json.dumps({"format": FORMAT, "created_us": time.time_ns() // 1000}))
+        temporary.replace(file)
+        return
+    try:
+        number = int(json.loads(file.read_text())["format"])
+    except (ValueError, KeyError, TypeError):
+        raise StoreError(f"{file} cannot be read: restore it, or choose another --data-dir") from None
+    if number > FORMAT:
+        cure = "upgrade terracekv, or choose another --data-dir"
+        raise StoreNewer(f"{directory} has format {number}, this version reads up to {FORMAT}: {cure}")
+
+
+def _opened(directory: Path, disk_bytes_max: int, durable_family: str, lock: int) -> Opened:
+    sizes = Sizes.of(disk_bytes_max)
+    cache = Cache(BLOCK_CACHE_BYTES)
+    options = database_options(sizes, cache)
+    of_segments, of_durable = segment_options(sizes, cache), durable_options(sizes, cache)
+    path = directory / DATABASE
+    set_aside: list[str] = []
+    for _ in range(2):
+        try:
+            known = Rdict.list_cf(str(path), options) if (path / "CURRENT").exists() else []
+            families = {name: of_durable if name == durable_family else of_segments for name in known}
+            families.pop("default", None)
+            database = Rdict(str(path), options=options, column_families=families)
+            if durable_family not in families:
+                database.create_column_family(durable_family, options=of_durable)
+            return Opened(database, sorted(families), sizes, of_segments, path, set_aside, lock)
+        except Exception as error:  # rocksdict raises no narrower class
+            if not _is_damage(str(error)):
+                raise StoreError(f"cannot open {path}: {one_line(error)}") from None
+            aside = directory / f"quarantine-{time.time_ns() // 1_000_000}"
+            path.rename(aside)
+            set_aside.append(f"{aside.name}: {one_line(error)}")
+    raise StoreError(f"cannot begin a new database in {directory}: {set_aside[-1]}")
+
+
+def _is_damage(message: str) -> bool:
+    """Whether an error of opening means damaged files, not a lack of rights, space or handles."""
+    excused = ("Permission denied", "No space left", "Too many open files", "lock hold", "No locks available")
+    return not any(words in message for words in excused)
+
+
+def one_line(error: Exception) -> str:
+    """The words of an error of RocksDB, bounded."""
+    return " ".join(str(error).split())[:300]
+
+
+def directory_bytes(path: Path) -> int:
+    """What the files of a folder take on disk, as `du` counts."""
+    total = 0
+    with os.scandir(path) as listing:
+        for file in listing:
+            try:
+                total += file.stat(follow_symlinks=False).st_blocks * 512
+            except FileNotFoundError:
+                continue  # deleted while we look
+    return total
+
+
+def values_of(family: Rdict, keys: list[bytes]) -> list[bytes | None]:
+    """The values of keys, in one call. Raises Exception as rocksdict does."""
+    values: list[bytes | None] = family.get(keys)  # type: ignore[arg-type, assignment]  # raw mode: bytes throughout
+    return values
+
+
+def items_of(family: Rdict, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Keys that start with a prefix and their values, in order. Raises Exception as rocksdict does."""
+    for key, value in family.items(from_key=prefix):
+        if not isinstance(key, bytes) or not key.startswith(prefix):
+            return
+        yield key, value

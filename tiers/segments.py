@@ -1,0 +1,164 @@
+"""The cache class on disk: column families written one after the other and dropped whole, oldest first.
+
+Nothing is compacted and nothing rewritten: a payload is written once (twice
+with the log) and leaves with its segment. The newest segment that knows a key
+is right about it; an empty record says that it was deleted.
+
+Used by the writer's thread, which alone rotates and drops; readers take the
+tuple `newest_first`, whose handles stay good while they hold them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rocksdict import Options, Rdict, WriteBatch, WriteOptions
+
+from terracekv.tiers.clock import Clock
+from terracekv.tiers.rocks import Opened, directory_bytes
+
+PREFIX: Final = "segment-"
+SEGMENT_BYTES_MIN: Final = 4_194_304
+SEGMENT_BYTES_MAX: Final = 1_073_741_824
+SEGMENTS_TARGET: Final = 16
+AGE_S_MAX: Final = 6 * 3_600.0
+DELETED: Final = b""
+
+
+def segment_bytes_of(disk_bytes_max: int) -> int:
+    """The size at which a segment is full: 1/16 of the budget, 4 MiB to 1 GiB."""
+    return max(SEGMENT_BYTES_MIN, min(SEGMENT_BYTES_MAX, disk_bytes_max // SEGMENTS_TARGET))
+
+
+@dataclass(slots=True)
+class Segment:
+    """One column family. `written_bytes` counts keys and values put into it since it was opened."""
+
+    number: int
+    name: str
+    family: Rdict
+    born_s: float
+    written_bytes: int = 0
+
+    def entries(self) -> int:
+        """About how many records it holds."""
+        return self.family.property_int_value("rocksdb.estimate-num-keys") or 0
+
+    def memtable_bytes(self) -> int:
+        """Bytes that a flush has yet to write."""
+        return self.family.property_int_value("rocksdb.cur-size-all-mem-tables") or 0
+
+    def file_bytes(self) -> int:
+        """Bytes of its files."""
+        return self.family.property_int_value("rocksdb.total-sst-files-size") or 0
+
+
+class Segments:
+    """The segments of one database, within `cache_bytes_max()`."""
+
+    def __init__(self, opened: Opened, disk_bytes_max: int, clock: Clock) -> None:
+        self.evictions = 0
+        self.used_bytes = 0
+        self.dropped_segments = 0
+        self._database = opened.database
+        self._path: Path = opened.path
+        self._options: Options = opened.segment_options
+        self._clock = clock
+        self._disk_bytes_max = disk_bytes_max
+        self._segment_bytes = segment_bytes_of(disk_bytes_max)
+        # Tables are a little larger than what goes into them, and files of a dropped segment linger for a moment.
+        self._headroom_bytes = min(self._segment_bytes, disk_bytes_max // 16)
+        self._unmeasured_bytes = 0
+        numbers = sorted(int(name.removeprefix(PREFIX)) for name in opened.families if name.startswith(PREFIX))
+        self.newest_first: tuple[Segment, ...] = tuple(
+            self._segment(number, opened.database.get_column_family(f"{PREFIX}{number:08d}"))
+            for number in reversed(numbers)
+        )
+        if not self.newest_first:
+            self._begin(1)
+        self.measure()
+
+    @property
+    def active(self) -> Segment:
+        """The one that is written."""
+        return self.newest_first[0]
+
+    def _segment(self, number: int, family: Rdict) -> Segment:
+        return Segment(number, f"{PREFIX}{number:08d}", family, self._clock.age_s())
+
+    def _begin(self, number: int) -> None:
+        family = self._database.create_column_family(f"{PREFIX}{number:08d}", options=self._options)
+        self.newest_first = (self._segment(number, family), *self.newest_first)
+
+    def write(self, records: list[tuple[bytes, bytes]], logged: bool, synced: bool) -> None:
+        """Puts records into the active segment, all or none. Raises Exception as rocksdict does."""
+        active = self.active
+        batch = WriteBatch(raw_mode=True)
+        batch.set_default_column_family(self._database.get_column_family_handle(active.name))
+        for key, record in records:
+            batch.put(key, record)
+        options = WriteOptions()
+        options.disable_wal = not logged  # type: ignore[method-assign, assignment]  # an attribute, whatever its stub says
+        options.sync = synced
+        size_bytes = sum(len(key) + len(record) for key, record in records)
+        self._make_room(size_bytes * (2 if logged else 1))
+        self._database.write(batch, options)
+        active.written_bytes += size_bytes
+
+    def rotate_if_full(self) -> None:
+        """Begins the next segment if the active one is full or old; its writes go to disk in the background."""
+        active = self.active
+        old = active.written_bytes > 0 and self._clock.age_s() - active.born_s > AGE_S_MAX
+        if active.written_bytes >= self._segment_bytes or old:
+            active.family.flush(False)
+            self._begin(active.number + 1)
+
+    def _make_room(self, size_bytes: int) -> None:
+        """Drops the oldest segments until what is to be written surely fits the budget."""
+        self._unmeasured_bytes += size_bytes
+        if self._fits():
+            return
+        self.measure()
+        self._unmeasured_bytes = size_bytes
+        while not self._fits() and len(self.newest_first) > 1:
+            self._drop_oldest()
+
+    def _fits(self) -> bool:
+        return self.used_bytes + self._unmeasured_bytes + self._headroom_bytes <= self._disk_bytes_max
+
+    def _drop_oldest(self) -> None:
+        *kept, oldest = self.newest_first
+        self.newest_first = tuple(kept)
+        self.evictions += oldest.entries()
+        self.dropped_segments += 1
+        # Booked, not measured: its files go when the last handle does, and a reader may hold one a moment longer.
+        self.used_bytes -= oldest.file_bytes() + oldest.memtable_bytes()
+        self._database.drop_column_family(oldest.name)
+
+    def measure(self) -> None:
+        """Reads what the files take on disk, as `du` counts, and adds what flushes have yet to write."""
+        memtable_bytes = sum(segment.memtable_bytes() for segment in self.newest_first)
+        self.used_bytes = directory_bytes(self._path) + memtable_bytes
+        self._unmeasured_bytes = 0
+
+    def flushed(self) -> list[Rdict]:
+        """Writes the active segment's memory to disk, so that after a clean stop unlogged entries are there too.
+
+        Gives the handles that must be closed before the database.
+        """
+        self.active.family.flush()
+        families = [segment.family for segment in self.newest_first]
+        self.newest_first = ()
+        return families
+
+    def used_bytes_now(self) -> int:
+        """What is on disk or will be after a flush, as far as it was measured and booked."""
+        return self.used_bytes + self._unmeasured_bytes
+
+    def clear(self) -> None:
+        """Begins anew and drops every other segment."""
+        self._begin(self.active.number + 1)
+        while len(self.newest_first) > 1:
+            self._drop_oldest()

@@ -170,4 +170,4 @@ def _say_ready(settings: Settings, node: Node) -> None:
         metrics_host = split_address(settings.metrics_listen)[0]
         lines.append(f"  metrics  http://{metrics_host}:{node.metrics_port}/metrics")
     lines.append(f"  data     {settings.data_dir}")
-    print(*lines, sep="\n", flush=True, file=sys.stdout)  # noqa: T201
+    print(*lines, sep="\n", flush=True, file=sys.stdout)

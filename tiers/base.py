@@ -100,6 +100,10 @@ class VersionAuthority(Protocol):
         """
 
 
+class VersioningTier(Tier, VersionAuthority, Protocol):
+    """A tier that also gives versions, as the shared tier does."""
+
+
 class RecordStore(Protocol):
     """A few small named records with compare-and-set: where namespaces live. Never evicted."""
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from terracekv.tiers.base import Tier, TierState, WriteLevel
+from terracekv.tiers.base import Tier, TierState, VersioningTier, WriteLevel
 from terracekv.tiers.clock import Clock, Deadline
 from terracekv.tiers.entry import DeleteResult, Entry, Found, HeadFound, Key, PutResult, TierName
 from terracekv.tiers.stats import TierCounters
@@ -87,3 +87,22 @@ class MeteredTier:
 
     async def close(self) -> None:
         await self.tier.close()
+
+
+class MeteredSharedTier(MeteredTier):
+    """The same around a tier that gives versions."""
+
+    def __init__(self, tier: VersioningTier, clock: Clock) -> None:
+        super().__init__(tier, clock)
+        self._versioning = tier
+        self.latencies["write"] = Latencies()
+
+    async def write_many(
+        self, items: Sequence[tuple[Key, Entry]], deadline: Deadline, level: WriteLevel = WriteLevel.BUFFERED
+    ) -> list[PutResult]:
+        """As VersionAuthority says."""
+        started_s = self._clock.age_s()
+        try:
+            return await self._versioning.write_many(items, deadline, level)
+        finally:
+            self.latencies["write"].observe(self._clock.age_s() - started_s)

@@ -16,10 +16,10 @@ import asyncio
 import functools
 import math
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from terracekv.tiers.background import Background
-from terracekv.tiers.base import Tier, TierState, VersionAuthority, WriteLevel
+from terracekv.tiers.base import Tier, TierState, VersioningTier, WriteLevel
 from terracekv.tiers.clock import Clock, Deadline
 from terracekv.tiers.entry import (
     MISS,
@@ -50,10 +50,6 @@ from terracekv.tiers.versions import LocalVersions
 T = TypeVar("T")
 
 
-class SharedTierLike(Tier, VersionAuthority, Protocol):
-    """A shared tier: a tier that also gives versions."""
-
-
 class Put(NamedTuple):
     """One value to store, checked: its user key, its payload in frames, and their xxh3-128 if it is known."""
 
@@ -73,7 +69,7 @@ class Stack:
     def __init__(
         self,
         memory: MemoryTier,
-        shared: SharedTierLike,
+        shared: VersioningTier,
         disk: Tier,
         namespaces: Namespaces,
         background: Background,

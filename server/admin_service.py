@@ -48,12 +48,11 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         )
 
     async def Tiers(self, request: pb.TiersRequest, context: Context) -> pb.TiersResponse:  # noqa: N802
-        states = {name: tier.state() for name, tier in self._tiers().items()}
-        return pb.TiersResponse(
-            tiers=[
-                pb.TierInfo(tier=int(name), state=int(state), detail=words) for name, (state, words) in states.items()
-            ]  # type: ignore[arg-type]
-        )
+        response = pb.TiersResponse()
+        for name, tier in self._tiers().items():
+            state, words = tier.state()
+            response.tiers.append(pb.TierInfo(tier=int(name), state=int(state), detail=words))  # type: ignore[arg-type]
+        return response
 
     async def ListNamespaces(  # noqa: N802
         self, request: pb.ListNamespacesRequest, context: Context

@@ -12,7 +12,7 @@ import secrets
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
 import grpc
 
@@ -27,8 +27,8 @@ SLOW_CALL_S: Final = 1.0
 _OURS: Final = "/terracekv.v1."
 _ADMIN: Final = "/terracekv.v1.AdminService/"
 
-Handler = grpc.RpcMethodHandler[Any, Any]
-Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]]
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # generic to its stubs only
+Continuation: TypeAlias = "Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]]"
 Context = grpc.aio.ServicerContext[Any, Any]
 
 

@@ -136,31 +136,26 @@ class BreakerTier:
         return self.tier.counters
 
     async def get_many(self, keys: Sequence[Key], deadline: Deadline, bytes_max: int | None = None) -> list[Found]:
-        refused = self._refusal()
-        return [refused] * len(keys) if refused else await self._watched(self.tier.get_many(keys, deadline, bytes_max))
+        return await self._guarded(len(keys), lambda: self.tier.get_many(keys, deadline, bytes_max))
 
     async def head_many(self, keys: Sequence[Key], deadline: Deadline) -> list[HeadFound]:
-        refused = self._refusal()
-        return [refused] * len(keys) if refused else await self._watched(self.tier.head_many(keys, deadline))
+        return await self._guarded(len(keys), lambda: self.tier.head_many(keys, deadline))
 
     async def put_many(
         self, items: Sequence[tuple[Key, Entry]], deadline: Deadline, level: WriteLevel = WriteLevel.BUFFERED
     ) -> list[PutResult]:
-        refused = self._refusal()
-        return [refused] * len(items) if refused else await self._watched(self.tier.put_many(items, deadline, level))
+        return await self._guarded(len(items), lambda: self.tier.put_many(items, deadline, level))
 
     async def write_many(
         self, items: Sequence[tuple[Key, Entry]], deadline: Deadline, level: WriteLevel = WriteLevel.BUFFERED
     ) -> list[PutResult]:
         """As VersionAuthority says."""
-        refused = self._refusal()
-        return [refused] * len(items) if refused else await self._watched(self.tier.write_many(items, deadline, level))
+        return await self._guarded(len(items), lambda: self.tier.write_many(items, deadline, level))
 
     async def delete_many(
         self, keys: Sequence[Key], deadline: Deadline, level: WriteLevel = WriteLevel.BUFFERED
     ) -> list[DeleteResult]:
-        refused = self._refusal()
-        return [refused] * len(keys) if refused else await self._watched(self.tier.delete_many(keys, deadline, level))
+        return await self._guarded(len(keys), lambda: self.tier.delete_many(keys, deadline, level))
 
     async def clear(self) -> None:
         await self.tier.clear()
@@ -176,14 +171,12 @@ class BreakerTier:
     async def close(self) -> None:
         await self.tier.close()
 
-    def _refusal(self) -> TierFailure | None:
-        if self.breaker.allow(self._clock.age_s()):
-            return None
-        return TierFailure(self.name, FailureReason.UNAVAILABLE, "cut off by its breaker")
-
-    async def _watched(self, call: Coroutine[Any, Any, list[T]]) -> list[T]:
+    async def _guarded(self, count: int, call: Callable[[], Coroutine[Any, Any, list[T]]]) -> list[T | TierFailure]:
+        if not self.breaker.allow(self._clock.age_s()):
+            self.counters.failures += count
+            return [TierFailure(self.name, FailureReason.UNAVAILABLE, "cut off by its breaker")] * count
         try:
-            results = await call
+            results = await call()
         except BaseException:
             self.breaker.abandoned()
             raise
@@ -191,7 +184,7 @@ class BreakerTier:
             self.breaker.failed(self._clock.age_s())
         else:
             self.breaker.succeeded(self._clock.age_s())
-        return results
+        return [*results]
 
 
 def _unanswered(result: object) -> bool:

@@ -27,6 +27,7 @@ from terracekv.tiers.redis_nodes import (
     discover,
     failure_of,
     repeat_of,
+    single_of,
     unavailable,
 )
 from terracekv.tiers.redis_url import Address, RedisUrl, check_server, parse_info
@@ -107,7 +108,8 @@ class RedisMasters:
             replies = await node.exchange([("INFO",)], Deadline.after(CONTACT_TIMEOUT_S, self._clock), 0, 0)
         finally:
             await node.close()
-        return replies if isinstance(replies, TierFailure) else failure_of(replies[0]) or parse_info(replies[0])
+        info = single_of(replies)
+        return parse_info(info or b"") if not isinstance(info, TierFailure) else info
 
     async def _check(self) -> None:
         commands = [
@@ -116,14 +118,15 @@ class RedisMasters:
             ("CONFIG", "GET", "cluster-allow-reads-when-down"),
         ]
         for node, replies in await self.ask_all(commands, Deadline.after(CONTACT_TIMEOUT_S, self._clock)):
-            if isinstance(replies, TierFailure) or failure_of(replies[0]):
+            info = single_of(replies if isinstance(replies, TierFailure) else replies[:1])
+            if not isinstance(info, bytes) or isinstance(replies, TierFailure):
                 continue
             config: dict[str, str] = {}
             for pairs in replies[1:]:
                 if isinstance(pairs, list) and len(pairs) == 2:
                     config[pairs[0].decode()] = pairs[1].decode()
             try:
-                warnings = check_server(parse_info(replies[0]), config, node.address)
+                warnings = check_server(parse_info(info), config, node.address)
             except SharedConfig as error:
                 self.refused = str(error)
                 raise

@@ -73,7 +73,8 @@ def single_of(replies: Replies) -> bytes | TierFailure | None:
     (reply,) = replies
     if reply is None or isinstance(reply, bytes):
         return reply
-    return failure_of(reply) or unavailable("Redis answered something else than a value")
+    failure = failure_of(reply)
+    return unavailable("Redis answered something else than a value") if failure is None else failure
 
 
 class Repeat(NamedTuple):

@@ -164,9 +164,10 @@ class SharedTier:
 
     async def _answers(self, node: Node, commands: Sequence[Sequence[Argument]]) -> list[Reply]:
         replies = await node.exchange(commands, Deadline.after(OPERATOR_TIMEOUT_S, self._clock))
-        failure = replies if isinstance(replies, TierFailure) else next(filter(None, map(failure_of, replies)), None)
-        if isinstance(failure, TierFailure):
-            raise TierUnavailable(failure.detail)
+        failures = [replies] if isinstance(replies, TierFailure) else map(failure_of, replies)
+        for failure in failures:
+            if failure is not None:
+                raise TierUnavailable(failure.detail)
         return list(replies)
 
     async def refresh_usage(self, deadline: Deadline) -> None:
@@ -178,7 +179,7 @@ class SharedTier:
         infos = [
             parse_info(replies[0]) | parse_info(replies[1])
             for _, replies in answers
-            if isinstance(replies, list) and not any(map(failure_of, replies))
+            if isinstance(replies, list) and all(failure_of(reply) is None for reply in replies)
         ]
         if not infos or len(infos) < len(answers):
             return

@@ -99,9 +99,8 @@ class Parts:
         """Removes a record that begins as it did when it was read; whether it still did."""
         command = DROP.call([self._names.record(key)], beginning)
         (replies,) = await self._masters.run([Unit(key.bucket, (command,))], deadline)
-        if isinstance(replies, TierFailure):
-            return replies
-        return failure_of(replies[0]) or replies[0] == 1
+        failure = replies if isinstance(replies, TierFailure) else failure_of(replies[0])
+        return failure if failure is not None else replies == [1]
 
     async def _unlink(self, bucket: int, names: Sequence[bytes], deadline: Deadline) -> None:
         # If it fails, their expiry removes them.

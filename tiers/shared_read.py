@@ -33,6 +33,7 @@ RECORD_BYTES_MAX: Final = 4 * 1_048_576 + 65_536
 LIKELY_BYTES: Final = 262_144  # of a record of which nothing is known
 FIRST_LOOK_BYTES: Final = 65_536  # read of each record before it is known which of them fit a budget
 OFF_LOOP_BYTES_MIN: Final = 1_048_576  # payloads whose checksum is worth a thread
+OFF_LOOP_COMPRESSED_BYTES_MIN: Final = 65_536  # and those to be decompressed first
 TRIES_MAX: Final = 3
 
 Raw = bytes | TierFailure | None
@@ -150,7 +151,7 @@ class Reader:
         record = self.record(key, raw)
         if not isinstance(record, Record) or not isinstance(raw, bytes):
             return record if not isinstance(record, Record) else MISS
-        if record.parts_id or record.head.size_bytes > OFF_LOOP_BYTES_MIN or record.head.codec is not Codec.NONE:
+        if record.parts_id or _slow(record):
             return _Large(record, raw)
         return _entry(record, raw)
 
@@ -160,9 +161,7 @@ class Reader:
         return await self._decoded(large.record, large.raw)
 
     async def _decoded(self, record: Record, raw: bytes) -> Entry | _Damaged:
-        if record.head.size_bytes <= OFF_LOOP_BYTES_MIN and record.head.codec is Codec.NONE:
-            return _entry(record, raw)
-        return await asyncio.to_thread(_entry, record, raw)
+        return await asyncio.to_thread(_entry, record, raw) if _slow(record) else _entry(record, raw)
 
     async def _joined(self, key: Key, large: _Large, deadline: Deadline) -> Found | _Damaged:
         for _ in range(TRIES_MAX):
@@ -194,6 +193,11 @@ class Reader:
         self._counters.corrupt += 1
         await self._parts.drop(key, found.beginning, deadline)
         return MISS
+
+
+def _slow(record: Record) -> bool:
+    plain = record.head.codec is Codec.NONE
+    return record.head.size_bytes > (OFF_LOOP_BYTES_MIN if plain else OFF_LOOP_COMPRESSED_BYTES_MIN)
 
 
 def _entry(record: Record, raw: bytes) -> Entry | _Damaged:

@@ -117,7 +117,7 @@ class Writer:
                 if failure is None and isinstance(replies, list) and replies[0] is None:
                     blocked.append(at)
                 else:
-                    results[at] = failure or Stored(items[at][1].head.version)
+                    results[at] = Stored(items[at][1].head.version) if failure is None else failure
             waiting = []
             for at, result in zip(blocked, await self._kept([items[at] for at in blocked], deadline), strict=True):
                 if result is None:

@@ -137,7 +137,7 @@ def _fetch_messages(start: int, answers: Sequence[Answer]) -> list[pb.FetchRespo
     """Messages of at most 1 MiB of data; small blocks share one."""
     drafts = [_Draft()]
     for index, answer in enumerate(answers, start):
-        block = pb.FetchedBlock(index=index, status=replies.read_status(answer.found), tier=int(answer.tier or 0))  # type: ignore[arg-type]
+        block = pb.FetchedBlock(index=index, status=replies.read_status(answer.found), tier=replies.tier_of(answer))
         frames: list[bytes] = []
         if isinstance(answer.found, Entry):
             head = answer.found.head

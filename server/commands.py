@@ -20,6 +20,7 @@ from terracekv.tiers.errors import TerraceError
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+AGAIN_S_MIN = 1.0
 
 Config = Annotated[Path | None, typer.Option("--config", help="TOML file with any of the settings")]
 Text = str | None
@@ -133,10 +134,16 @@ async def _serve(settings: Settings) -> None:
     told_to_stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
+    told_s = 0.0
+
     def stop() -> None:
-        if told_to_stop.is_set():
-            os._exit(EXIT_FAILED)  # told twice: at once; what was acked is safe by its level
-        told_to_stop.set()
+        nonlocal told_s
+        # Told again: at once; what was acked is safe by its level. The same signal by two ways is not "again".
+        if told_to_stop.is_set() and loop.time() - told_s >= AGAIN_S_MIN:
+            os._exit(EXIT_FAILED)
+        if not told_to_stop.is_set():
+            told_s = loop.time()
+            told_to_stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)

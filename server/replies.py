@@ -60,11 +60,16 @@ def read_status(found: object) -> cache_pb2.KeyStatus:
     return cache_pb2.KEY_STATUS_MISS
 
 
+def tier_of(answer: Answer) -> cache_pb2.TierName:
+    """The tier that had it; UNSPECIFIED for what nobody had."""
+    return int(answer.tier) if answer.tier and answer.found else 0  # type: ignore[return-value]
+
+
 def get_response(answer: Answer, now_us: int) -> cache_pb2.GetResponse:
     """One value. Raises TierError where a tier failed."""
     if isinstance(answer.found, TierFailure):
         raise failure_error(answer.found)
-    response = cache_pb2.GetResponse(status=read_status(answer.found), tier=int(answer.tier or 0))  # type: ignore[arg-type]
+    response = cache_pb2.GetResponse(status=read_status(answer.found), tier=tier_of(answer))
     if isinstance(answer.found, Entry):
         response.value = answer.found.payload()
     head = head_of(answer.found)
@@ -88,7 +93,7 @@ def get_many_response(answers: Sequence[Answer], now_us: int) -> cache_pb2.GetMa
         versions=[head.version if head else 0 for head in known],
         expires_in_us=[(left_us(head.expires_us, now_us) or 0) if head else 0 for head in known],
         checksums=b"".join(head.checksum if head else NO_CHECKSUM for head in known),
-        tiers=[int(answer.tier or 0) for answer in answers],  # type: ignore[misc]
+        tiers=[tier_of(answer) for answer in answers],
     )
 
 
@@ -96,7 +101,7 @@ def stream_header(answer: Answer, now_us: int) -> cache_pb2.GetStreamHeader:
     """The first message of a stream. Raises TierError where a tier failed."""
     if isinstance(answer.found, TierFailure):
         raise failure_error(answer.found)
-    header = cache_pb2.GetStreamHeader(status=read_status(answer.found), tier=int(answer.tier or 0))  # type: ignore[arg-type]
+    header = cache_pb2.GetStreamHeader(status=read_status(answer.found), tier=tier_of(answer))
     if isinstance(answer.found, Entry):
         head = answer.found.head
         header.size_bytes, header.version, header.checksum = head.size_bytes, head.version, head.checksum

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 from terracekv.tiers.base import TierState, WriteLevel
 from terracekv.tiers.clock import Clock, Deadline
@@ -108,7 +108,7 @@ class DiskTier:
             return [refused] * len(items)
         answers = [self._writer.submit(key, entry, level) for key, entry in items]
         await self._settled(answers, deadline)
-        results: list[PutResult] = [self._landed(answer) or Stored(0) for answer in answers]
+        results: list[PutResult] = [cast(PutResult, self._landed(answer)) for answer in answers]
         for (_, entry), result in zip(items, results, strict=True):
             self._book_put(entry, result)
         return results

@@ -301,7 +301,7 @@ class Stack:
             self.flights.spoil(unique)
             await self.background.forget(unique)
             for key, one in zip(unique, await self._below[tier].delete_many(unique, deadline, sync), strict=True):
-                failed[key] = failed[key] or one
+                failed[key] = one if failed[key] is None else failed[key]
         self.flights.spoil(unique)
         await self.memory.delete_many(unique, self._at_once())
         return failed

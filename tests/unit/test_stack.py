@@ -389,6 +389,16 @@ async def test_a_block_deleted_while_it_is_loaded_from_disk_is_not_revived() -> 
     assert node.shared.held == {}
 
 
+@pytest.mark.parametrize("failing", ["disk", "shared"])
+async def test_a_delete_that_one_tier_refuses_is_told(failing: str) -> None:
+    node = await make()
+    await node.put(b"k", b"value", "blocks")
+    await node.settled()
+    getattr(node, failing).failing = FailureReason.UNAVAILABLE
+    (result,) = await node.stack.delete_many("blocks", [b"k"], node.soon())
+    assert isinstance(result, TierFailure)
+
+
 async def test_a_delete_reaches_what_still_waits_to_be_written() -> None:
     node = await make()
     await node.put(b"k", b"value", "blocks", durability=Durability.MEMORY)

@@ -42,6 +42,8 @@ class Miss(enum.Enum):
     def __repr__(self) -> str:
         return "MISS"
 
+    __str__ = __repr__
+
 
 MISS: Final = Miss.MISS
 

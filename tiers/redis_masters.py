@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from terracekv.tiers.clock import Clock, Deadline
-from terracekv.tiers.entry import BUCKETS, FailureReason, TierFailure
+from terracekv.tiers.entry import BUCKETS, FailureReason, TierFailure, TierName
 from terracekv.tiers.errors import SharedConfig, TierFull, TierTimeout, TierUnavailable
 from terracekv.tiers.redis_nodes import (
     CONTACT_TIMEOUT_S,
@@ -156,7 +156,9 @@ class RedisMasters:
     async def run(self, units: Sequence[Unit], deadline: Deadline) -> list[Replies]:
         """The replies of each unit, in order, or why its master failed. Error replies are values among the replies."""
         if self.closed or self.refused or not self.masters:
-            return [unavailable(self.trouble() or "closed")] * len(units)
+            return [unavailable(self.trouble())] * len(units)
+        if deadline.passed():
+            return [TierFailure(TierName.SHARED, FailureReason.TIMEOUT, "the deadline had passed")] * len(units)
         targets = [(index, unit, self._owners[unit.bucket], False) for index, unit in enumerate(units)]
         results = await self._round(targets, deadline, again=False)
         repeats = {index: repeat for index, replies in results.items() if (repeat := _repeat(replies)) is not None}
@@ -210,7 +212,12 @@ class RedisMasters:
         if repeat.address is None:
             return self._owners[unit.bucket], False
         host, port = repeat.address
-        return self._node(self._address(host or self.url.seeds[0].host, port)), repeat.asking
+        node = self._node(self._address(host or self.url.seeds[0].host, port))
+        if not repeat.asking and self._owners[unit.bucket] is not node:
+            # The topology just read may be of a node that does not know yet: who sent us there does.
+            self._owners[unit.bucket] = node
+            self.masters = tuple(dict.fromkeys((*self.masters, node)))
+        return node, repeat.asking
 
     def _address(self, host: str, port: int) -> Address:
         return Address(*self._remap((host, port))) if self._remap else Address(host, port)
@@ -267,6 +274,11 @@ class RedisMasters:
                     await self._contact()
                 except (TierUnavailable, SharedConfig) as error:
                     LOG.warning("%s", error)
+
+    def owner(self, bucket: int) -> Address | None:
+        """The master of a bucket, as far as is known."""
+        node = self._owners[bucket]
+        return None if node is None else node.address
 
     @property
     def unowned(self) -> int:

@@ -237,7 +237,6 @@ async def discover(url: RedisUrl, seeds: Iterable[Address], remap: Remap | None)
         startup_nodes=[ClusterNode(seed.host, seed.port) for seed in seeds],
         require_full_coverage=False,
         dynamic_startup_nodes=False,
-        cluster_error_retry_attempts=0,
         socket_timeout=CONTACT_TIMEOUT_S,
         socket_connect_timeout=CONTACT_TIMEOUT_S,
         ssl=url.tls,

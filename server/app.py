@@ -7,6 +7,7 @@ import contextlib
 import importlib.metadata
 import logging
 import random
+import socket
 import time
 from typing import Any, Final
 
@@ -110,10 +111,13 @@ class Node:
         return server
 
     def _open_ports(self, server: grpc.aio.Server) -> None:
+        taken = PortTaken(f"{self.settings.listen} is taken: stop what listens there, or choose --listen")
+        if not _is_free(*split_address(self.settings.listen)):
+            raise taken
         try:
             self.port = server.add_insecure_port(self.settings.listen)
         except RuntimeError:
-            raise PortTaken(f"{self.settings.listen} is taken: stop what listens there, or choose --listen") from None
+            raise taken from None
         if self.settings.metrics_listen == "none" or self._storage is None:
             return
         host, port = split_address(self.settings.metrics_listen)
@@ -163,3 +167,15 @@ class Node:
         if self._storage is not None:
             await self._storage.close(Deadline.after(CLOSE_GRACE_S, self._clock))
             self._storage = None
+
+
+def _is_free(host: str, port: int) -> bool:
+    """Whether an address can be bound. Asked first because gRPC would write lines of its own about a taken one."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError:
+        return False
+    return True

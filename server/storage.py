@@ -91,7 +91,7 @@ async def _embedded(settings: Settings) -> EmbeddedCluster | None:
     try:
         cluster = await EmbeddedCluster.start(settings.data_dir / "shared", settings.shared_memory_bytes_max)
     except EmbeddedUnavailable as error:
-        LOG.warning("running with --shared none: %s", error)
+        LOG.warning("running without a shared tier, as with --shared none: %s", error)
         return None
     LOG.info("embedded cluster %s", "adopted" if cluster.adopted else "started", extra={"shared": cluster.masked})
     return cluster

@@ -32,27 +32,31 @@ class NodeProcess:
     def start(self) -> NodeProcess:
         """Starts it and waits until it serves. Raises AssertionError with what it said instead."""
         self.lines = []
-        self._errors = (self.data_dir.parent / f"{self.data_dir.name}.stderr").open("a+")
-        self.process = subprocess.Popen(
-            [
-                *COMMAND, "serve", "--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0",
-                "--data-dir", str(self.data_dir), *self.arguments,
-            ],
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-            env={**os.environ, **self.environment},
-        )  # fmt: skip
-        reader = threading.Thread(target=self._read, daemon=True)
-        reader.start()
+        with self._errors_file.open("a") as errors:
+            self.process = subprocess.Popen(
+                [
+                    *COMMAND, "serve", "--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0",
+                    "--data-dir", str(self.data_dir), *self.arguments,
+                ],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env={**os.environ, **self.environment},
+            )  # fmt: skip
+        self._reader = threading.Thread(target=self._read, args=(self.process,), daemon=True)
+        self._reader.start()
         self._wait_until_ready()
         return self
 
-    def _read(self) -> None:
-        assert self.process is not None
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.lines.append(line.rstrip("\n"))
+    @property
+    def _errors_file(self) -> Path:
+        return self.data_dir.parent / f"{self.data_dir.name}.stderr"
+
+    def _read(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        with process.stdout as lines:
+            for line in lines:
+                self.lines.append(line.rstrip("\n"))
 
     def _wait_until_ready(self) -> None:
         assert self.process is not None
@@ -73,8 +77,7 @@ class NodeProcess:
 
     def errors(self) -> str:
         """What it wrote to standard error, over all its starts."""
-        self._errors.flush()
-        return Path(self._errors.name).read_text()
+        return self._errors_file.read_text()
 
     def send(self, number: int) -> None:
         """Sends a signal."""
@@ -86,7 +89,9 @@ class NodeProcess:
         assert self.process is not None
         if self.process.poll() is None:
             self.send(signal.SIGTERM)
-        return self.process.wait(timeout_s)
+        code = self.process.wait(timeout_s)
+        self._reader.join(timeout_s)
+        return code
 
     def kill(self) -> None:
         """SIGKILL."""
@@ -94,6 +99,7 @@ class NodeProcess:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(10)
+        self._reader.join(10)
 
 
 def run_command(*arguments: str, timeout_s: float = 60.0, **environment: str) -> subprocess.CompletedProcess[str]:

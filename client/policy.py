@@ -77,7 +77,7 @@ CHANNEL_OPTIONS: Final = (
     ("grpc.use_local_subchannel_pool", 1),
 )
 
-_TARGET: Final = re.compile(r"(\[[^\]]+\]|[^:/\s]+):\d{1,5}|[a-z][a-z0-9+.-]*:\S+")
+_TARGET: Final = re.compile(r"(\[[^\]]+\]|[^:/\s]+):\d{1,5}|(dns|unix|unix-abstract|ipv4|ipv6|xds):\S+")
 
 
 def parse_targets(target: str) -> tuple[str, ...]:

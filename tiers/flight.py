@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from terracekv.tiers.entry import Found, Key
+from terracekv.tiers.entry import Answer, Key
 
 
 @dataclass(slots=True, eq=False)
@@ -19,7 +19,7 @@ class Flight:
     """One key being loaded."""
 
     key: Key
-    result: asyncio.Future[Found]
+    result: asyncio.Future[Answer]
     spoiled: bool = False
     waiters: int = 0
     crew: list[Flight] = field(default_factory=list)  # the flights that one load serves, this one too
@@ -36,10 +36,10 @@ class Flights:
         self._by_key: dict[Key, Flight] = {}
         self.joined = 0  # callers that found a load in progress
 
-    def board(self, keys: Iterable[Key], load: Load) -> list[Flight]:
-        """A flight for each key: one in progress, or one of a new load started here.
+    def board(self, keys: Iterable[Key], load: Load) -> tuple[list[Flight], list[Flight]]:
+        """A flight for each key: one in progress, or one of a new load; and the flights of that load.
 
-        The caller must `leave` each of them, always.
+        The caller must `leave` the first list, always.
         """
         loop = asyncio.get_running_loop()
         boarded, crew = [], []
@@ -56,7 +56,7 @@ class Flights:
             task = loop.create_task(self._fly(crew, load))
             for flight in crew:
                 flight.crew, flight.task = crew, task
-        return boarded
+        return boarded, crew
 
     async def _fly(self, crew: list[Flight], load: Load) -> None:
         try:
@@ -79,10 +79,10 @@ class Flights:
                     flight.result.set_exception(error)
                     flight.result.exception()  # seen: nobody may be left to see it
 
-    def land(self, flight: Flight, found: Found) -> None:
+    def land(self, flight: Flight, answer: Answer) -> None:
         """Gives the result to the waiters; later callers load anew."""
         if not flight.result.done():
-            flight.result.set_result(found)
+            flight.result.set_result(answer)
         self._forget(flight)
 
     def _forget(self, flight: Flight) -> None:

@@ -39,6 +39,7 @@ EXCHANGE_BYTES_MAX: Final = 8 * 1_048_576
 EXCHANGE_UNITS_MAX: Final = 128
 REFRESH_EVERY_S_MIN: Final = 0.25
 KEEP_EVERY_S: Final = 0.1
+CLOSE_TIMEOUT_S: Final = 1.0
 
 Command = tuple[Script | Argument, ...]
 
@@ -72,6 +73,7 @@ class RedisMasters:
         self._owners: list[Node | None] = [None] * BUCKETS
         self._refreshing: asyncio.Task[None] | None = None
         self._refreshed_s = float("-inf")
+        self._keeping: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     # --- contact ---
@@ -81,8 +83,8 @@ class RedisMasters:
 
         Raises SharedConfig, or TierUnavailable in one line; after the latter it goes on trying by itself.
         """
-        if not self._tasks:
-            self._in_background(self._keep())
+        if self._keeping is None:
+            self._keeping = asyncio.get_running_loop().create_task(self._keep())
         await self._contact()
 
     async def _contact(self) -> None:
@@ -138,14 +140,15 @@ class RedisMasters:
         self.masters = tuple(dict.fromkeys(node for node in self._owners if node is not None))
         self._refreshed_s = self._clock.age_s()
         for address in [address for address, node in self._nodes.items() if node not in self.masters]:
-            self._in_background(self._nodes.pop(address).retire())
+            self.in_background(self._nodes.pop(address).retire())
 
     def _node(self, address: Address) -> Node:
         if address not in self._nodes:
             self._nodes[address] = Node(address, self.url, self._clock, self._draw)
         return self._nodes[address]
 
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Runs work whose outcome nobody waits for; `close` gives it a moment to end."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -243,13 +246,13 @@ class RedisMasters:
         if self._refreshing is None:
             if not self.clustered or self._clock.age_s() - self._refreshed_s < REFRESH_EVERY_S_MIN:
                 return
-            self._refreshing = self._in_background(self._refresh())
+            self._refreshing = self.in_background(self._refresh())
         await asyncio.wait((self._refreshing,), timeout=deadline.left_s())
 
     def _refresh_soon(self) -> None:
         late = self._clock.age_s() - self._refreshed_s >= CONTACT_TIMEOUT_S
         if self.clustered and late and self._refreshing is None and not self.closed:
-            self._refreshing = self._in_background(self._refresh())
+            self._refreshing = self.in_background(self._refresh())
 
     async def _refresh(self) -> None:
         known = dict.fromkeys([*(node.address for node in self.masters), *self.url.seeds])
@@ -263,17 +266,21 @@ class RedisMasters:
 
     async def _keep(self) -> None:
         """Until closed: tries nodes that were cut off, and the first contact if it failed."""
+        told = ""
         while True:
             await asyncio.sleep(KEEP_EVERY_S)
             for node in self.masters:
                 if node.breaker.due(self._clock.age_s()):
-                    self._in_background(node.probe())
+                    self.in_background(node.probe())
             if self.refused or not self.masters:
                 await asyncio.sleep(CONTACT_TIMEOUT_S)
                 try:
                     await self._contact()
+                    told = ""
                 except (TierUnavailable, SharedConfig) as error:
-                    LOG.warning("%s", error)
+                    if str(error) != told:
+                        LOG.warning("%s", error)
+                    told = str(error)
 
     def owner(self, bucket: int) -> Address | None:
         """The master of a bucket, as far as is known."""
@@ -293,6 +300,11 @@ class RedisMasters:
 
     async def close(self) -> None:
         """Closes everything. Idempotent."""
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.wait((self._keeping,))
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=CLOSE_TIMEOUT_S)
         self.closed = True
         for task in list(self._tasks):
             task.cancel()

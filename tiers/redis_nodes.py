@@ -113,6 +113,7 @@ class Node:
         self.address = address
         self.breaker = Breaker(draw)
         self._clock = clock
+        self._closed = False
         self._free = asyncio.Semaphore(CONNECTIONS_PER_NODE_MAX)
         self._pool = ConnectionPool(
             connection_class=_TlsConnection if url.tls else _TcpConnection,
@@ -134,17 +135,25 @@ class Node:
 
         `sent_bytes` are those of all values sent, `reply_bytes` those that one reply may have at most.
         """
-        try:
-            async with asyncio.timeout(deadline.left_s()):
-                await self._free.acquire()
-        except TimeoutError:
+        if not await self._acquire(deadline):
             return TierFailure(TierName.SHARED, FailureReason.TIMEOUT, "waited for a connection until the deadline")
         try:
+            if self._closed:
+                return unavailable(f"{self.address} is not used any more")
             if self.breaker.state is not BreakerState.CLOSED:
                 return unavailable(f"{self.address} is cut off by its breaker")
             return await self._watched(commands, deadline, sent_bytes, reply_bytes)
         finally:
             self._free.release()
+
+    async def _acquire(self, deadline: Deadline) -> bool:
+        if not self._free.locked():
+            return await self._free.acquire()  # at once, so no timer is needed
+        try:
+            async with asyncio.timeout(deadline.left_s()):
+                return await self._free.acquire()
+        except TimeoutError:
+            return False
 
     async def probe(self) -> None:
         """Asks a node whose breaker is due whether it is back."""
@@ -196,13 +205,18 @@ class Node:
 
     async def close(self) -> None:
         """Closes its connections, those in use too."""
+        self._closed = True
         await self._pool.aclose()
 
     async def retire(self) -> None:
         """Closes its connections as their exchanges end."""
+        try:
+            for _ in range(CONNECTIONS_PER_NODE_MAX):
+                await self._free.acquire()
+        finally:
+            await self.close()
         for _ in range(CONNECTIONS_PER_NODE_MAX):
-            await self._free.acquire()
-        await self._pool.aclose()
+            self._free.release()
 
 
 def _in_words(error: Exception) -> str:

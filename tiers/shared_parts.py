@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from terracekv.tiers.buckets import KeyNames
-from terracekv.tiers.clock import Deadline
+from terracekv.tiers.clock import Clock, Deadline
 from terracekv.tiers.entry import FRAME_BYTES_MAX, Entry, Key, TierFailure
 from terracekv.tiers.envelope import Record, encode_parts
 from terracekv.tiers.redis_masters import RedisMasters, Unit
@@ -26,6 +26,7 @@ PARTS_MAX: Final = 1_024
 PARTS_AT_ONCE: Final = 32
 UPLOAD_LIFE_MS: Final = 600_000  # of parts whose head is not written yet
 PARTS_ID_BYTES: Final = 8
+REMOVAL_TIMEOUT_S: Final = 5.0
 
 
 class Upload:
@@ -74,7 +75,7 @@ class Parts:
             for replies in await self._masters.run(units, deadline):
                 written = single_of(replies)
                 if isinstance(written, TierFailure):
-                    await self._unlink(key.bucket, names, deadline)
+                    self._unlink(key.bucket, names, deadline.clock)
                     return written
         return Upload(head, names)
 
@@ -87,13 +88,13 @@ class Parts:
         (replies,) = await self._masters.run([Unit(key.bucket, (command,), sent_bytes=len(upload.head))], deadline)
         return replies
 
-    async def abandon(self, key: Key, upload: Upload, deadline: Deadline) -> None:
-        """Removes an upload that is not to be published."""
-        await self._unlink(key.bucket, upload.names, deadline)
+    def abandon(self, key: Key, upload: Upload, clock: Clock) -> None:
+        """Removes an upload that is not to be published. Nobody waits for it."""
+        self._unlink(key.bucket, upload.names, clock)
 
-    async def remove(self, bucket: int, record: Record, deadline: Deadline) -> None:
-        """Removes the parts of a head that is gone."""
-        await self._unlink(bucket, self._names.parts(bucket, record.parts_id, len(record.part_sizes)), deadline)
+    def remove(self, bucket: int, record: Record, clock: Clock) -> None:
+        """Removes the parts of a head that is gone. Nobody waits for it, and no caller's deadline ends it."""
+        self._unlink(bucket, self._names.parts(bucket, record.parts_id, len(record.part_sizes)), clock)
 
     async def drop(self, key: Key, beginning: bytes, deadline: Deadline) -> bool | TierFailure:
         """Removes a record that begins as it did when it was read; whether it still did."""
@@ -102,9 +103,12 @@ class Parts:
         failure = replies if isinstance(replies, TierFailure) else failure_of(replies[0])
         return failure if failure is not None else replies == [1]
 
-    async def _unlink(self, bucket: int, names: Sequence[bytes], deadline: Deadline) -> None:
-        # If it fails, their expiry removes them.
-        await self._masters.run([Unit(bucket, (("UNLINK", *names),))], deadline)
+    def _unlink(self, bucket: int, names: Sequence[bytes], clock: Clock) -> None:
+        async def unlink() -> None:
+            # If it fails, their expiry removes them.
+            await self._masters.run([Unit(bucket, (("UNLINK", *names),))], Deadline.after(REMOVAL_TIMEOUT_S, clock))
+
+        self._masters.in_background(unlink())
 
 
 def _encoded(key: Key, entry: Entry, parts_id: bytes) -> tuple[bytes, list[bytes]]:

@@ -30,10 +30,11 @@ from terracekv.tiers.shared_parts import Parts
 from terracekv.tiers.stats import TierCounters
 
 RECORD_BYTES_MAX: Final = 4 * 1_048_576 + 65_536
-LIKELY_BYTES: Final = 262_144  # of a record of which nothing is known
+LIKELY_BYTES_MIN: Final = 65_536  # of a record of which nothing is known
 FIRST_LOOK_BYTES: Final = 65_536  # read of each record before it is known which of them fit a budget
 OFF_LOOP_BYTES_MIN: Final = 1_048_576  # payloads whose checksum is worth a thread
 OFF_LOOP_COMPRESSED_BYTES_MIN: Final = 65_536  # and those to be decompressed first
+RECORDS_REMEMBERED: Final = 32  # about so many decide what the next record is likely to be
 TRIES_MAX: Final = 3
 
 Raw = bytes | TierFailure | None
@@ -63,6 +64,7 @@ class Reader:
         self._parts = parts
         self._clock = clock
         self._counters = counters
+        self._likely_bytes = float(LIKELY_BYTES_MIN)  # of a record, by those read lately
 
     async def get(
         self, keys: Sequence[Key], deadline: Deadline, likely_bytes: Sequence[int] | None = None
@@ -70,7 +72,7 @@ class Reader:
         """Whole entries; `likely_bytes` of each bounds how much is asked for at once."""
         units = [
             Unit(key.bucket, (("GET", self._names.record(key)),), reply_bytes=size, reply_bytes_max=RECORD_BYTES_MAX)
-            for key, size in zip(keys, likely_bytes or [LIKELY_BYTES] * len(keys), strict=True)
+            for key, size in zip(keys, likely_bytes or [self._likely()] * len(keys), strict=True)
         ]
         answers = await self._masters.run(units, deadline)
         looked = [self._look(key, single_of(replies)) for key, replies in zip(keys, answers, strict=True)]
@@ -135,6 +137,9 @@ class Reader:
             return MISS
         return MISS if record.head.expired(self._clock.now_us()) else record
 
+    def _likely(self) -> int:
+        return max(LIKELY_BYTES_MIN, round(self._likely_bytes))
+
     async def _ranges(self, keys: Sequence[Key], sizes: Sequence[int], deadline: Deadline) -> list[Raw]:
         units = [
             Unit(
@@ -151,6 +156,7 @@ class Reader:
         record = self.record(key, raw)
         if not isinstance(record, Record) or not isinstance(raw, bytes):
             return record if not isinstance(record, Record) else MISS
+        self._likely_bytes += (len(raw) - self._likely_bytes) / RECORDS_REMEMBERED
         if record.parts_id or _slow(record):
             return _Large(record, raw)
         return _entry(record, raw)
@@ -176,7 +182,7 @@ class Reader:
             if torn is not False:
                 if isinstance(torn, TierFailure):
                     return torn
-                await self._parts.remove(key.bucket, record, deadline)
+                self._parts.remove(key.bucket, record, self._clock)
                 return MISS
             (raw,) = await self._ranges([key], [RECORD_BYTES_MAX], deadline)
             looked = self._look(key, raw)

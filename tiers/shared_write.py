@@ -101,7 +101,7 @@ class Writer:
             failure = replies if isinstance(replies, TierFailure) else failure_of(replies[0])
             results.append(failure)
             if failure is None and isinstance(replies, list) and replies[0]:
-                await self._remove_parts(key, replies[0], deadline)
+                self._remove_parts(key, replies[0])
         return results
 
     # --- immutable ---
@@ -157,7 +157,7 @@ class Writer:
             dropped = await self._parts.drop(key, raw, deadline)
             if isinstance(dropped, TierFailure):
                 return dropped
-            await self._remove_parts(key, raw, deadline)
+            self._remove_parts(key, raw)
         return None
 
     # --- mutable ---
@@ -168,10 +168,7 @@ class Writer:
     async def _store(self, items: Sequence[Item], mode: str, deadline: Deadline) -> list[PutResult]:
         units = [await self._store_unit(key, entry, mode) for key, entry in items]
         answers = await self._masters.run(units, deadline)
-        return [
-            await self._stored(key, entry, replies, deadline)
-            for (key, entry), replies in zip(items, answers, strict=True)
-        ]
+        return [self._stored(key, entry, replies) for (key, entry), replies in zip(items, answers, strict=True)]
 
     async def _store_unit(self, key: Key, entry: Entry, mode: str) -> Unit:
         record = await self._encoded(key, entry)
@@ -185,7 +182,7 @@ class Writer:
         script = STORE.call([name, staging], mode, version, life, b"")
         return Unit(key.bucket, (aside, script), sent_bytes=len(record))
 
-    async def _stored(self, key: Key, entry: Entry, replies: Replies, deadline: Deadline) -> PutResult:
+    def _stored(self, key: Key, entry: Entry, replies: Replies) -> PutResult:
         if isinstance(replies, TierFailure):
             return replies
         failure = next((failure for reply in replies if (failure := failure_of(reply)) is not None), None)
@@ -198,7 +195,7 @@ class Writer:
         if status == 0:
             differs = _checksum(header) != entry.head.checksum
             return Stored(version, kept=True, differs=differs)
-        await self._remove_parts(key, header, deadline)
+        self._remove_parts(key, header)
         return Stored(version)
 
     # --- large ---
@@ -224,12 +221,12 @@ class Writer:
         for _ in range(TRIES_MAX):
             life = life_ms(entry.head, self._clock.now_us())
             replies = await self._parts.publish(key, upload, "first", entry.head.version, life, deadline)
-            result = await self._stored(key, entry, replies, deadline)
+            result = self._stored(key, entry, replies)
             if isinstance(result, TierFailure) or not result.kept:
                 return result
             (kept,) = await self._kept([(key, entry)], deadline)
             if kept is not None:
-                await self._parts.abandon(key, upload, deadline)
+                self._parts.abandon(key, upload, self._clock)
                 return kept
         return unavailable("others keep writing this key")
 
@@ -239,17 +236,17 @@ class Writer:
             return upload
         life = life_ms(entry.head, self._clock.now_us())
         replies = await self._parts.publish(key, upload, mode, entry.head.version, life, deadline)
-        result = await self._stored(key, entry, replies, deadline)
+        result = self._stored(key, entry, replies)
         if isinstance(result, Stored) and result.kept:
-            await self._parts.abandon(key, upload, deadline)
+            self._parts.abandon(key, upload, self._clock)
         return result
 
     # --- records ---
 
-    async def _remove_parts(self, key: Key, header: bytes, deadline: Deadline) -> None:
+    def _remove_parts(self, key: Key, header: bytes) -> None:
         record = _decoded(header)
         if record is not None and record.parts_id:
-            await self._parts.remove(key.bucket, record, deadline)
+            self._parts.remove(key.bucket, record, self._clock)
 
     async def _encoded(self, key: Key, entry: Entry) -> bytes:
         if entry.head.codec is Codec.NONE or entry.head.size_bytes < OFF_LOOP_BYTES_MIN:

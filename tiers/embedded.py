@@ -74,17 +74,22 @@ class EmbeddedCluster:
         self.pids = tuple(process.pid for process in state.processes)
         self.adopted = False  # found running, with what it held
         self.owned_by_node = state.owner == "node"  # otherwise it was started by itself, for any number of nodes
-        self._password = state.password
+        self._state = state
 
     @property
     def url(self) -> str:
         """Its address list with the password: for SharedTier and for the user who asks, never for a log."""
-        return f"redis://:{self._password}@{self._hosts}"
+        return f"redis://:{self._state.password}@{self._hosts}"
 
     @property
     def masked(self) -> str:
         """The same as it may be logged."""
         return f"redis://***@{self._hosts}"
+
+    @property
+    def owned_by_node(self) -> bool:
+        """Whether this process, as a node, was its owner when it was started or found: `stop` will end it."""
+        return self._state.owner == "node" and self._state.owner_process == Process.of(os.getpid())
 
     @property
     def _hosts(self) -> str:

@@ -32,7 +32,7 @@ from terracekv.tiers.stats import TierCounters
 RECORD_BYTES_MAX: Final = 4 * 1_048_576 + 65_536
 LIKELY_BYTES_MIN: Final = 65_536  # of a record of which nothing is known
 FIRST_LOOK_BYTES: Final = 65_536  # read of each record before it is known which of them fit a budget
-OFF_LOOP_BYTES_MIN: Final = 1_048_576  # payloads whose checksum is worth a thread
+OFF_LOOP_BYTES_MIN: Final = 2 * 1_048_576  # payloads over it: to hand one to a thread costs as much as to check 2 MiB
 OFF_LOOP_COMPRESSED_BYTES_MIN: Final = 65_536  # and those to be decompressed first
 RECORDS_REMEMBERED: Final = 32  # about so many decide what the next record is likely to be
 TRIES_MAX: Final = 3

@@ -86,6 +86,7 @@ async def test_it_is_private_to_its_user_and_to_this_machine(directory: Path) ->
 async def test_starts_at_once_and_later_share_one_cluster(directory: Path) -> None:
     clusters = await asyncio.gather(*(EmbeddedCluster.start(directory, BYTES) for _ in range(3)))
     assert sorted(cluster.adopted for cluster in clusters) == [False, True, True]
+    assert all(cluster.owned_by_node for cluster in clusters)
     later = await EmbeddedCluster.start(directory, 2 * BYTES)
     assert {(cluster.url, cluster.pids) for cluster in clusters} == {(later.url, later.pids)}
     async with client_of(later.url) as client:
@@ -146,6 +147,7 @@ async def test_a_node_leaves_alone_what_a_living_node_or_a_command_started(direc
     node = await asyncio.to_thread(start_elsewhere, directory, "node")
     ours = await EmbeddedCluster.start(directory, BYTES)
     assert ours.adopted
+    assert not ours.owned_by_node
     assert not await ours.stop()
     command = await asyncio.to_thread(start_elsewhere, directory, "command")
     for other in (node, command):

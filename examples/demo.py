@@ -18,9 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import grpc
-
-from terracekv.v1 import admin_pb2, admin_pb2_grpc
+from terracekv.client import Client
 
 HERE = Path(__file__).parent
 COMMAND = Path(sys.executable).with_name("terracekv")
@@ -51,19 +49,6 @@ class Node:
         if ready is None:
             raise Failed("the node did not start")
         self.target = ready.removeprefix(READY).strip()
-
-    def admin(self, call: str, request: Any) -> Any:
-        """One call of AdminService."""
-        with grpc.insecure_channel(self.target) as channel:
-            return getattr(admin_pb2_grpc.AdminServiceStub(channel), call)(request, timeout=60)
-
-    def flush(self) -> None:
-        """Waits until every tier has what it should have."""
-        self.admin("Flush", admin_pb2.FlushRequest())
-
-    def clear_shared(self) -> None:
-        """Empties the shared tier."""
-        self.admin("Clear", admin_pb2.ClearRequest(tiers=["TIER_NAME_SHARED"]))
 
     def stop(self) -> None:
         """Stops it as an operator would."""
@@ -162,11 +147,10 @@ def from_disk(ask: Callable[[str], Any], runs: int, data_dir: Path, shared: str)
     """The node is restarted and the cluster emptied: only the disk still has the blocks."""
     results = []
     for _ in range(runs):
-        with node(data_dir, shared) as before:
-            before.clear_shared()
+        with node(data_dir, shared) as before, Client(before.target) as client:
+            client.clear(["shared"])
         with node(data_dir, shared) as restarted:
             results.append(ask(restarted.target))
-            restarted.flush()
     return results
 
 
@@ -177,12 +161,14 @@ def measure(model: str, runs: int, scratch: Path) -> dict[str, list[Any]]:
         first = Node(data_dir, shared)
         try:
             with worker(model) as writer:
-                say(f"process 1: prompt of {writer.ask('load')['tokens']} tokens")
+                loaded = writer.ask("load")
+                say(f"process 1: prompt of {loaded['tokens']} tokens, {loaded['threads']} threads for the model")
                 done = writer.ask("store", prompt=0, target=first.target)
                 say(f"process 1: prefilled in {done['seconds']:.2f} s, stored {done['stored']} blocks, ended")
             if done["failed"] or done["loaded"]:
                 raise Failed(f"blocks not stored: {done}")
-            first.flush()
+            with Client(first.target) as client:
+                client.flush()
             with worker(model) as reader:
                 say(f"process 2: another prompt of {reader.ask('load')['tokens']} tokens, same beginning")
 

@@ -10,27 +10,23 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-import grpc
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, Gemma3ForCausalLM, Gemma3TextConfig
 
 from terracekv.client import Client
 from terracekv.client.transformers import PrefixCache
-from terracekv.v1 import admin_pb2, admin_pb2_grpc
 
 TEXT = Path(__file__).parent / "data" / "keepers_book.txt"
 QUESTIONS = (
     "Question: Why is the clockwork wound every four hours and not every five?\nAnswer:",
     "Question: What did the bishop do while he waited for the wind?\nAnswer:",
 )
-TIERS = {
-    admin_pb2.cache__pb2.TierName.Value(f"TIER_NAME_{name.upper()}"): name for name in ("memory", "shared", "disk")
-}
 CONTINUED_TOKENS = 16
 
 
@@ -86,13 +82,15 @@ class Worker:
     """The commands."""
 
     def __init__(self, loaded: Gemma | Tiny) -> None:
+        # A core is left to the node: torch's threads wait for each other, and slow down many times when one is held up.
+        torch.set_num_threads(max((os.cpu_count() or 1) - 1, 1))
         self._loaded = loaded
         self._model = loaded.model
         self._first_token(self._loaded.prompt(0))  # memory and threads are warm from here on
 
     def load(self, **_: Any) -> dict[str, Any]:
         """Says what is loaded."""
-        return {"tokens": len(self._loaded.prompt(0)), "block_tokens": self._loaded.block_tokens}
+        return {"tokens": len(self._loaded.prompt(0)), "threads": torch.get_num_threads()}
 
     def cold(self, prompt: int, **_: Any) -> dict[str, Any]:
         """The whole prompt in one pass: the fastest way without a cache."""
@@ -121,13 +119,12 @@ class Worker:
         """Prefills with what is stored; the node's own counters say which tier gave it."""
         tokens = self._loaded.prompt(prompt)
         with Client(target) as client, self._prefixes(client, store=False) as prefixes:
-            client.match_blocks([bytes(32)])  # the connection is made before the clock starts
-            before = read_bytes(target)
+            before = read_bytes(client)  # and the connection is made before the clock starts
             begun = time.perf_counter()
             prefilled = prefixes.prefill(tokens)
             first = int(prefilled.logits.argmax())
             seconds = time.perf_counter() - begun
-            after = read_bytes(target)
+            after = read_bytes(client)
         return {
             "seconds": seconds,
             "loaded": prefilled.tokens_loaded,
@@ -163,11 +160,9 @@ class Worker:
         return {"ids": ids, "text": self._loaded.text(ids)}
 
 
-def read_bytes(target: str) -> dict[str, int]:
+def read_bytes(client: Client) -> dict[str, int]:
     """Payload bytes that each tier of a node has given out since its start."""
-    with grpc.insecure_channel(target) as channel:
-        stats = admin_pb2_grpc.AdminServiceStub(channel).Stats(admin_pb2.StatsRequest(), timeout=10)
-    return {TIERS[tier.tier]: tier.read_bytes for tier in stats.tiers}
+    return {tier.tier: tier.read_bytes for tier in client.stats().tiers}
 
 
 def main() -> None:

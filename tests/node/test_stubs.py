@@ -203,6 +203,24 @@ def test_a_stream_cut_at_any_frame_leaves_the_older_value(cache: Any, cut: int) 
     assert cache.Get(cache_pb2.GetRequest(key=b"cut"), timeout=TIMEOUT_S).value == b"older"
 
 
+@pytest.mark.parametrize("rounds", [20, pytest.param(200, marks=pytest.mark.long)])
+def test_uploads_cut_at_random_points_are_never_seen(cache: Any, channel: grpc.Channel, rounds: int) -> None:
+    draw = random.Random(rounds)
+    admin = admin_pb2_grpc.AdminServiceStub(channel)
+    value = draw.randbytes(3 * MIB)
+    for number in range(rounds):
+        key = b"random-cut-%d" % number
+        older = draw.random() < 0.5
+        if older:
+            cache.Put(cache_pb2.PutRequest(key=key, value=b"older"), timeout=TIMEOUT_S)
+        messages = list(upload(key, value, frame_bytes=draw.randrange(20_000, MIB)))
+        with pytest.raises(grpc.RpcError):
+            cache.PutStream(iter(messages[: draw.randrange(len(messages))]), timeout=TIMEOUT_S)
+        assert cache.Get(cache_pb2.GetRequest(key=key), timeout=TIMEOUT_S).value == (b"older" if older else b"")
+    stats = admin.Stats(admin_pb2.StatsRequest(), timeout=TIMEOUT_S)
+    assert stats.pending_bytes < 3 * MIB
+
+
 def unfinished(key: bytes, frames: int, over: threading.Event) -> Iterator[cache_pb2.PutStreamRequest]:
     """Sends some frames of an upload and then nothing more."""
     yield from list(upload(key, bytes(1_000_000), frame_bytes=100_000))[: frames + 1]

@@ -149,7 +149,8 @@ def test_a_draining_node_refuses_work_and_says_so(start_node: StartNode) -> None
 # --- callers that leave ---
 
 
-def test_streams_left_after_their_first_frame_leave_nothing_behind(lone_node: NodeProcess) -> None:
+@pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
+def test_streams_left_after_their_first_frame_leave_nothing_behind(lone_node: NodeProcess, count: int) -> None:
     with stubs_of(lone_node) as stubs:
         header = cache_pb2.PutStreamHeader(key=b"large", size_bytes=8 * MIB)
         frames = [cache_pb2.PutStreamRequest(data=bytes(MIB))] * 8
@@ -167,7 +168,7 @@ def test_streams_left_after_their_first_frame_leave_nothing_behind(lone_node: No
         leave(100)
         until(lambda: metric(lone_node, 'terracekv_inflight{what="calls"}') == 0)
         before = resident_bytes(pid)
-        leave(300)
+        leave(count)
         until(lambda: metric(lone_node, 'terracekv_inflight{what="calls"}') == 0)
         until(lambda: metric(lone_node, 'terracekv_inflight{what="bytes"}') == 0)
         assert resident_bytes(pid) - before < 64 * MIB
@@ -276,26 +277,27 @@ def test_a_lost_shared_tier_leaves_blocks_readable_and_mutable_keys_unavailable(
 # --- large beside small ---
 
 
-def test_large_values_do_not_freeze_small_calls(start_node: StartNode) -> None:
-    node = start_node("--memory-bytes", "64MiB")
+@pytest.mark.parametrize(("clients", "size_mib"), [(2, 64), pytest.param(8, 256, marks=pytest.mark.long)])
+def test_large_values_do_not_freeze_small_calls(start_node: StartNode, clients: int, size_mib: int) -> None:
+    node = start_node("--memory-bytes", "64MiB", TERRACEKV_BYTES_INFLIGHT_MAX="4GiB")
     with stubs_of(node) as stubs, stubs_of(node) as others:
         stubs.put(b"small", b"x" * 1_024)
         over = threading.Event()
         errors: list[Exception] = []
 
         def large(number: int) -> None:
-            header = cache_pb2.PutStreamHeader(key=b"large-%d" % number, size_bytes=64 * MIB)
-            frames = [cache_pb2.PutStreamRequest(data=bytes(MIB))] * 64
+            header = cache_pb2.PutStreamHeader(key=b"large-%d" % number, size_bytes=size_mib * MIB)
+            frames = [cache_pb2.PutStreamRequest(data=bytes(MIB))] * size_mib
             whole = [cache_pb2.PutStreamRequest(header=header), *frames, cache_pb2.PutStreamRequest(commit={})]
             try:
                 while not over.is_set():
                     others.cache.PutStream(iter(whole), timeout=60)
                     request = cache_pb2.GetStreamRequest(key=b"large-%d" % number)
-                    assert sum(len(one.data) for one in others.cache.GetStream(request, timeout=60)) == 64 * MIB
+                    assert sum(len(one.data) for one in others.cache.GetStream(request, timeout=60)) == size_mib * MIB
             except Exception as error:
                 errors.append(error)
 
-        threads = [threading.Thread(target=large, args=(number,)) for number in range(2)]
+        threads = [threading.Thread(target=large, args=(number,)) for number in range(clients)]
         for thread in threads:
             thread.start()
         seconds = []

@@ -73,7 +73,6 @@ class EmbeddedCluster:
         self.ports = state.ports
         self.pids = tuple(process.pid for process in state.processes)
         self.adopted = False  # found running, with what it held
-        self.owned_by_node = state.owner == "node"  # otherwise it was started by itself, for any number of nodes
         self._state = state
 
     @property

@@ -127,8 +127,9 @@ class AsyncClient(AsyncBlocks, AsyncAdmin):
         """Stores a value and gives its version: in an immutable namespace that of the value that was there first.
 
         The bytes are taken when this is called, before it is awaited. `ttl_s`: seconds over 0, up to ten years; None:
-        the namespace's, as for `durability`. Raises KeyInvalid, TTLInvalid, ValueTooLarge, DurabilityNotOffered,
-        TierFull, TierUnavailable; Unavailable and DeadlineExceeded mean "outcome unknown".
+        the namespace's, as for `durability`. `progress(bytes done, bytes in all)` is called as a streamed value leaves,
+        on a thread of gRPC's. Raises KeyInvalid, TTLInvalid, ValueTooLarge, DurabilityNotOffered, TierFull,
+        TierUnavailable; Unavailable and DeadlineExceeded mean "outcome unknown".
         """
         options = WriteOptions(self._name(namespace), ttl_s, durability)
         return self._put(calls.as_key(key), calls.snapshot(value), options, self._timeouts(timeout_s), progress)
@@ -150,6 +151,7 @@ class AsyncClient(AsyncBlocks, AsyncAdmin):
             lambda: calls.put_stream_requests(key, payload, options, progress),
             timeouts.transfer(len(payload)),
             safe=False,
+            upload=True,
         )
         return calls.read_put(reply)
 

@@ -24,6 +24,7 @@ from terracekv.client.transport import (
     async_Home,
     async_read,
     async_sleep,
+    async_upload,
     call_under_way,
 )
 
@@ -56,7 +57,7 @@ class AsyncRpc:
             raise errors.ClientClosed("this client is closed")
         number = self._current
         if (generation, number) not in self._connections:
-            made = Connection(number, async_connect(self.targets[number], self._credentials))
+            made = async_connect(number, self.targets[number], self._credentials)
             self._connections.setdefault((generation, number), made)
         return self._connections[generation, number]
 
@@ -67,9 +68,10 @@ class AsyncRpc:
         deadline: Deadline,
         *,
         safe: bool,
+        upload: bool = False,
         replayable: Callable[[], bool] = lambda: True,
     ) -> Any:
-        """The reply of a unary call or an upload, by one try or several. Raises TerraceKVError.
+        """The reply to a request or, with `upload`, to a stream of them, by one try or several. Raises TerraceKVError.
 
         `safe`: repeating it does no harm, whatever became of it. `replayable`:
         whether the request can be made again, asked after a failed try.
@@ -81,7 +83,10 @@ class AsyncRpc:
                 if not safe:
                     await self._prove(connection, deadline)
                 untouched = False
-                reply = await async_answer(pick(connection), make_request(), deadline.left_s())
+                if upload:
+                    reply = await async_upload(pick(connection.uploads), make_request(), deadline.left_s())
+                else:
+                    reply = await async_answer(pick(connection), make_request(), deadline.left_s())
                 connection.proven = True
                 return reply
             except grpc.RpcError as failure:

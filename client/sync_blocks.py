@@ -92,9 +92,10 @@ class SyncBlocks(SyncBase):
     ) -> StoreReport:
         """Stores blocks of up to 64 MiB each; what is stored already is kept. Counts what became of them.
 
-        One Store stream for each 4,096 blocks. `items` may be an iterator: one block is drawn and held at a time, and
-        its bytes are taken when it is drawn. A sequence is sent again where that is safe, an iterator is not.
-        Raises InvalidArgument for a block over the limits, and what iterating raises; blocks before it may be stored.
+        One Store stream for each 4,096 blocks. `items` may be an iterator: it is drawn from on a thread of gRPC's, one
+        block is held at a time, and its bytes are taken when it is drawn. A sequence is sent again where that is safe,
+        an iterator is not. Raises InvalidArgument for a block over the limits, and what iterating raises; blocks
+        before it may be stored.
         """
         timeouts, options = self._timeouts(timeout_s), WriteOptions(namespace, ttl_s, durability)
         tally = StoreTally()
@@ -127,6 +128,7 @@ class SyncBlocks(SyncBase):
                 lambda: iter(upload()),
                 timeouts.transfer(CALL_BLOCKS_MAX * BLOCK_BYTES_ASSUMED),
                 safe=again,
+                upload=True,
                 replayable=lambda: again or not uploads,
             )
         except TerraceKVError:

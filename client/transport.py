@@ -16,7 +16,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
 
 import grpc
@@ -32,11 +32,16 @@ GUARD_S: Final = 1.0  # past gRPC's own deadline: an answer that has not come th
 
 
 class Connection:
-    """One channel to a target and its stubs; of either kind of channel. `proven`: it answered since it last failed."""
+    """One channel to a target and its stubs; of either kind of channel.
 
-    def __init__(self, number: int, channel: Any) -> None:
+    `uploads` is the connection that carries streams to the server. `proven`: it
+    answered since it last failed.
+    """
+
+    def __init__(self, number: int, channel: Any, uploads: Connection | None = None) -> None:
         self.number = number
         self.channel = channel
+        self.uploads = uploads or self
         self.cache: Any = cache_pb2_grpc.CacheServiceStub(channel)
         self.blocks: Any = blocks_pb2_grpc.BlockServiceStub(channel)
         self.admin: Any = admin_pb2_grpc.AdminServiceStub(channel)
@@ -121,32 +126,38 @@ class sync_Home:  # noqa: N801
         return _generation
 
 
-def async_connect(target: str, credentials: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
-    """A channel for this event loop; it connects with the first call."""
-    global _channels_made
-    _channels_made = True
+def async_connect(number: int, target: str, credentials: grpc.ChannelCredentials | None) -> Connection:
+    """A connection for this event loop; it connects with the first call.
+
+    Uploads go over gRPC's sync stack. When a server refuses an upload midway,
+    grpc.aio may lose its answer and say "Internal error from Core" instead (one
+    refusal in ten with grpcio 1.78 and 1.85); and there no large upload holds
+    the event loop up.
+    """
     options = list(CHANNEL_OPTIONS)
+    uploads = sync_connect(number, target, credentials)
     if credentials is None:
         channel = grpc.aio.insecure_channel(target, options)
     else:
         channel = grpc.aio.secure_channel(target, credentials, options)
     _async_channels.add(channel)
-    return channel
+    return Connection(number, channel, uploads)
 
 
-def sync_connect(target: str, credentials: grpc.ChannelCredentials | None) -> grpc.Channel:
-    """A channel for this process; it connects with the first call."""
+def sync_connect(number: int, target: str, credentials: grpc.ChannelCredentials | None) -> Connection:
+    """A connection for this process; it connects with the first call."""
     global _channels_made
     _channels_made = True
     options = list(CHANNEL_OPTIONS)
     if credentials is None:
-        return grpc.insecure_channel(target, options)
-    return grpc.secure_channel(target, credentials, options)
+        return Connection(number, grpc.insecure_channel(target, options))
+    return Connection(number, grpc.secure_channel(target, credentials, options))
 
 
 async def async_close(connection: Connection) -> None:
     """Ends a connection and the calls on it."""
     _async_channels.discard(connection.channel)
+    connection.uploads.channel.close()
     await connection.channel.close()
 
 
@@ -172,16 +183,43 @@ def _own_errors() -> Iterator[None]:
 
 
 async def async_answer(method: Any, request: Any, timeout_s: float) -> Any:
-    """The reply of a unary call or an upload. Raises grpc.RpcError, TerraceKVError."""
+    """The reply of a unary call. Raises grpc.RpcError, TerraceKVError."""
     with _own_errors(), call_under_way():
         async with asyncio.timeout(timeout_s + GUARD_S):
             return await method(request, timeout=timeout_s)
 
 
 def sync_answer(method: Any, request: Any, timeout_s: float) -> Any:
-    """The reply of a unary call or an upload. Raises grpc.RpcError, TerraceKVError."""
+    """The reply of a unary call. Raises grpc.RpcError, TerraceKVError."""
     with call_under_way():
         return method(request, timeout=timeout_s)
+
+
+async def async_upload(method: Any, requests: Any, timeout_s: float) -> Any:
+    """The reply to a stream of requests, drawn on a thread of gRPC's. Raises grpc.RpcError, TerraceKVError."""
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+
+    def tell(_: object) -> None:
+        with suppress(RuntimeError):  # the loop may be closed before a cancelled call has ended
+            loop.call_soon_threadsafe(ended.set)
+
+    with _own_errors(), call_under_way():
+        call = method.future(requests, timeout=timeout_s)
+        call.add_done_callback(tell)
+        try:
+            async with asyncio.timeout(timeout_s + GUARD_S):
+                await ended.wait()
+            return call.result()
+        except grpc.FutureCancelledError:  # by closing the client
+            raise asyncio.CancelledError from None
+        finally:
+            call.cancel()
+
+
+def sync_upload(method: Any, requests: Any, timeout_s: float) -> Any:
+    """The reply to a stream of requests, drawn on a thread of gRPC's. Raises grpc.RpcError, TerraceKVError."""
+    return sync_answer(method, requests, timeout_s)
 
 
 async def async_read(call: Any, timeout_s: float) -> Any:

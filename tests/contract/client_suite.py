@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
+from nodes import NodeProcess
 
 from terracekv.client import MISS, AsyncClient, Client, Durability, Failed, Hit, Match, Put, StoreReport, errors
 
@@ -40,6 +42,17 @@ def _stepped(method: Callable[..., Any]) -> Callable[..., AsyncIterator[Any]]:
             yield item
 
     return iterate
+
+
+@contextmanager
+def running_node(data_dir: Path, *arguments: str) -> Iterator[NodeProcess]:
+    """A node of its own process, without a shared tier, ended with the block."""
+    node = NodeProcess(data_dir, ("--shared", "none", *arguments))
+    try:
+        yield node.start()
+    finally:
+        if node.process is not None:
+            node.stop()
 
 
 @asynccontextmanager

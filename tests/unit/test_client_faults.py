@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -334,3 +335,41 @@ def test_iterating_blocks_holds_one_at_a_time_and_may_stop_early(server: FakeSer
         assert client._rpc._connections  # still usable
         server.handlers["Get"] = lambda request, context: hit(b"v")
         assert client.get("k")
+
+
+async def test_an_upload_refused_midway_tells_its_true_reason_every_time(server: FakeServer, client: Any) -> None:
+    def refused(requests: Any, context: Any) -> Any:
+        next(requests)
+        refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "TTL_INVALID", metadata={"field": "ttl_s"})
+
+    server.handlers.update(PutStream=refused, Store=refused)
+    blocks = [((bytes(32), number), bytes(MIB)) for number in range(8)]
+    for _ in range(40):
+        with pytest.raises(errors.TTLInvalid):
+            await client.put("k", bytes(8 * MIB))
+        with pytest.raises(errors.TTLInvalid):
+            await client.store_blocks(blocks)
+
+
+async def test_a_cancelled_upload_ends_at_the_server_too(server: FakeServer) -> None:
+    ended = threading.Event()
+
+    def receive(requests: Any, context: Any) -> Any:
+        context.add_callback(ended.set)
+        for _ in requests:
+            pass
+        return cache_pb2.PutStreamResponse(status=cache_pb2.PUT_STATUS_STORED, version=1)
+
+    def slow() -> Iterator[Any]:
+        for number in range(1_000):
+            time.sleep(0.01)
+            yield (bytes(32), number), bytes(1_000_000)
+
+    server.handlers["Store"] = receive
+    async with AsyncClient(server.target) as client:
+        task = asyncio.create_task(client.store_blocks(slow()))
+        await asyncio.sleep(0.2)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await asyncio.to_thread(ended.wait, 5)

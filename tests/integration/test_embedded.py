@@ -106,7 +106,10 @@ time.sleep(60)
 def start_elsewhere(directory: Path, owner: str) -> subprocess.Popen[str]:
     other = subprocess.Popen([sys.executable, "-c", START, str(directory), owner], stdout=subprocess.PIPE, text=True)
     assert other.stdout is not None
-    assert other.stdout.readline() == "up\n"
+    said = other.stdout.readline()
+    if said != "up\n":
+        kill(other)
+    assert said == "up\n"
     return other
 
 

@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 PROTOS := $(wildcard proto/terracekv/v1/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long check proto demo bench wheel clean format
+.PHONY: help run test test-long check proto demo wheel clean format
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14

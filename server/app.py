@@ -139,7 +139,10 @@ class Node:
     async def _watch(self, storage: Storage) -> None:
         """Follows namespace records and tier states until cancelled."""
         while True:
-            await storage.refresh(Deadline.after(self.settings.namespaces_refresh_s, self._clock))
+            try:
+                await storage.refresh(Deadline.after(self.settings.namespaces_refresh_s, self._clock))
+            except Exception:
+                LOG.exception("a defect in following the shared tier; it is followed on")
             for tier in storage.tiers:
                 await self._health.observe(tier)
             await asyncio.sleep(self.settings.namespaces_refresh_s)

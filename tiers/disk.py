@@ -7,7 +7,7 @@ until it expires or its segment is dropped to keep the budget.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, TypeVar, cast
@@ -36,22 +36,21 @@ from terracekv.tiers.stats import TierCounters
 READ_THREADS: Final = 4
 READS_INFLIGHT_MAX: Final = 256
 WRITE_QUEUE_BYTES_MAX: Final = 268_435_456
-SCAN_KEYS_AT_ONCE: Final = 256
 
 T = TypeVar("T")
 
 
 class DiskTier:
-    """The disk tier over one open database; see `open_disk`."""
+    """The disk tier over one open database; see `open_disk`. `durable` is the other class in the same database."""
 
     name = TierName.DISK
 
     def __init__(self, opened: Opened, disk_bytes_max: int, durable_bytes_max: int, clock: Clock) -> None:
-        self.durable: DurableStore
         self.set_aside = tuple(opened.set_aside)  # what could not be opened and lies beside, for log and health
         self._opened = opened
         self._clock = clock
         self._closed = False
+        self._closing: asyncio.Task[None] | None = None
         self._failed = ""  # the last error, until an operation succeeds
         self._reads = 0
         self._readers = ThreadPoolExecutor(READ_THREADS, "terracekv-disk-read")
@@ -60,7 +59,7 @@ class DiskTier:
         self._reader = DiskReader(self._segments)
         self._writer = DiskWriter(self._segments, self._reader, self._writers, clock)
         self._counters = TierCounters(capacity_bytes=disk_bytes_max)
-        self.durable = DurableStore(opened, self._writers, durable_bytes_max)
+        self.durable = DurableStore(opened, self._segments, self._writers, durable_bytes_max)
 
     @property
     def counters(self) -> TierCounters:
@@ -72,14 +71,20 @@ class DiskTier:
     async def get_many(self, keys: Sequence[Key], deadline: Deadline, bytes_max: int | None = None) -> list[Found]:
         """As in the contract."""
         now_us = self._clock.now_us()
-        reads = await self._in_thread(lambda: self._reader.read(keys, bytes_max, now_us), deadline)
-        if isinstance(reads, TierFailure):
+        reading = await self._in_thread(lambda: self._reader.begin(keys, bytes_max, now_us), deadline)
+        if isinstance(reading, TierFailure):
             self._counters.failures += len(keys)
-            return [reads] * len(keys)
-        self._counters.corrupt += reads.corrupt
-        self._book(reads.found)
-        self._counters.read_bytes += sum(one.head.size_bytes for one in reads.found if isinstance(one, Entry))
-        return reads.found
+            return [reading] * len(keys)
+        while reading.waiting:
+            stepped = await self._in_thread(lambda: self._reader.step(reading), deadline)
+            if isinstance(stepped, TierFailure):
+                for place in reading.unread():
+                    reading.found[place] = stepped
+                break
+        self._counters.corrupt += reading.corrupt
+        self._book(reading.found)
+        self._counters.read_bytes += sum(one.head.size_bytes for one in reading.found if isinstance(one, Entry))
+        return reading.found
 
     async def head_many(self, keys: Sequence[Key], deadline: Deadline) -> list[HeadFound]:
         """As in the contract."""
@@ -95,23 +100,40 @@ class DiskTier:
 
     def _book(self, found: Sequence[object]) -> None:
         hits = sum(bool(one) for one in found)
+        failures = sum(isinstance(one, TierFailure) for one in found)
         self._counters.hits += hits
-        self._counters.misses += len(found) - hits
+        self._counters.failures += failures
+        self._counters.misses += len(found) - hits - failures
 
     async def put_many(
         self, items: Sequence[tuple[Key, Entry]], deadline: Deadline, level: WriteLevel = WriteLevel.BUFFERED
     ) -> list[PutResult]:
-        """As in the contract. A failure after the deadline means that the write may still happen."""
+        """As in the contract. A failure after the deadline means that the write may still happen.
+
+        An entry over a quarter of the budget fails as FULL: it would push out everything else.
+        """
         refused = self._refused(deadline, sum(entry.head.size_bytes for _, entry in items))
         if refused is not None:
             self._counters.failures += len(items)
             return [refused] * len(items)
-        answers = [self._writer.submit(key, entry, level) for key, entry in items]
-        await self._settled(answers, deadline)
-        results: list[PutResult] = [cast(PutResult, self._landed(answer)) for answer in answers]
+        answers = {
+            place: self._writer.submit(key, entry, level)
+            for place, (key, entry) in enumerate(items)
+            if entry.head.size_bytes <= self._segments.value_bytes_max
+        }
+        await self._settled(list(answers.values()), deadline)
+        results: list[PutResult] = [
+            cast(PutResult, self._landed(answers[place])) if place in answers else self._too_large(entry)
+            for place, (_, entry) in enumerate(items)
+        ]
         for (_, entry), result in zip(items, results, strict=True):
             self._book_put(entry, result)
         return results
+
+    def _too_large(self, entry: Entry) -> TierFailure:
+        self._counters.skipped_bytes += entry.head.size_bytes
+        limit = f"over the {self._segments.value_bytes_max} bytes that one value may take of the disk"
+        return TierFailure(self.name, FailureReason.FULL, limit)
 
     def _book_put(self, entry: Entry, result: PutResult) -> None:
         if isinstance(result, TierFailure):
@@ -185,20 +207,23 @@ class DiskTier:
             running.exception()  # seen, also when nobody waits any more
 
     async def scan_mutable(self, deadline: Deadline) -> AsyncIterator[list[tuple[Key, Entry]]]:
-        """Live mutable entries, at most 256 at a time. Raises nothing: what cannot be read is left out."""
-        loop = asyncio.get_running_loop()
-        keys = await loop.run_in_executor(
-            self._writers, lambda: [key for run in self._reader.mutable_keys() for key in run]
-        )
-        for start in range(0, len(keys), SCAN_KEYS_AT_ONCE):
-            run = keys[start : start + SCAN_KEYS_AT_ONCE]
-            found = await self.get_many(run, deadline)
-            yield [(key, one) for key, one in zip(run, found, strict=True) if isinstance(one, Entry)]
+        """Live mutable entries, each once, at most 256 at a time. Raises nothing: what cannot be read is left out.
+
+        One that is written meanwhile may come in either version or not at all: whoever wrote it knows of it.
+        """
+        runs: Iterator[list[Key]] = self._reader.scan_mutable(self._clock.now_us())
+        while True:
+            keys = await self._in_thread(lambda: next(runs, None), deadline)
+            if keys is None or isinstance(keys, TierFailure):
+                return
+            found = await self.get_many(keys, deadline)
+            yield [(key, one) for key, one in zip(keys, found, strict=True) if isinstance(one, Entry)]
 
     async def clear(self) -> None:
-        """Drops every segment; durable data stays."""
-        await self._writer.drained()
-        await asyncio.get_running_loop().run_in_executor(self._writers, self._segments.clear)
+        """Drops every segment; durable data stays. Nothing to do after `close`."""
+        if not self._closed:
+            await self._writer.drained()
+            await asyncio.get_running_loop().run_in_executor(self._writers, self._segments.clear)
 
     def state(self) -> tuple[TierState, str]:
         """Down while closed; degraded after an error, until an operation succeeds."""
@@ -209,10 +234,13 @@ class DiskTier:
         return TierState.UP, f"{len(self._segments.newest_first)} segments"
 
     async def close(self) -> None:
-        """Writes what is queued, flushes, and lets the directory go. Idempotent."""
-        if self._closed:
-            return
+        """Writes what is queued, flushes, and lets the directory go. Idempotent; goes on if its caller is cancelled."""
         self._closed = True
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         await self._writer.drained()
         await asyncio.to_thread(self._shut)
 
@@ -224,5 +252,13 @@ class DiskTier:
 
 async def open_disk(directory: Path, disk_bytes_max: int, durable_bytes_max: int, clock: Clock) -> DiskTier:
     """Opens the disk tier in a directory. Raises StoreLocked, StoreNewer, StoreError, each in one line."""
-    opened = await asyncio.to_thread(open_database, directory, disk_bytes_max, DURABLE_FAMILY)
-    return DiskTier(opened, disk_bytes_max, durable_bytes_max, clock)
+    return await asyncio.to_thread(_open, directory, disk_bytes_max, durable_bytes_max, clock)
+
+
+def _open(directory: Path, disk_bytes_max: int, durable_bytes_max: int, clock: Clock) -> DiskTier:
+    opened = open_database(directory, disk_bytes_max, DURABLE_FAMILY)
+    try:
+        return DiskTier(opened, disk_bytes_max, durable_bytes_max, clock)
+    except BaseException:
+        opened.close()
+        raise

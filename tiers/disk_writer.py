@@ -4,6 +4,10 @@ Requests are applied in the order they came, in one thread; a key is compared
 with what is stored and written in one step, so that of two first puts one is
 kept. A group ends before a key that it already has. Parts go before their head,
 into the same segment: a head that is there has its parts.
+
+Entries of every level share the memory of a segment, and the newest counts. So
+a write that leaves an entry in place answers for that entry: if kill -9 could
+still lose it, it is written again at the level asked for.
 """
 
 from __future__ import annotations
@@ -18,14 +22,13 @@ from typing import Final
 
 from terracekv.tiers.base import WriteLevel
 from terracekv.tiers.clock import Clock
-from terracekv.tiers.disk_reader import HEAD, DiskReader, Located, markers, part_key
+from terracekv.tiers.disk_reader import HEAD, HEADS_AT_ONCE, DiskReader, Located, markers, part_key
 from terracekv.tiers.entry import Entry, FailureReason, Key, Kind, Miss, Stored, TierFailure, TierName
 from terracekv.tiers.envelope import encode_inline, encode_parts
-from terracekv.tiers.rocks import one_line
+from terracekv.tiers.rocks import is_full, one_line
 from terracekv.tiers.segments import DELETED, Segments
 
 INLINE_BYTES_MAX: Final = 65_536
-PARTS_AT_ONCE: Final = 16  # of 1 MiB: a large value never is one large batch
 GROUP_BYTES_MAX: Final = 33_554_432
 GROUP_REQUESTS_MAX: Final = 1_024
 PARTS_ID_BYTES: Final = 8
@@ -51,16 +54,14 @@ class Request:
 
 @dataclass(slots=True)
 class _Group:
-    """Records of one group by the log they need, and the answers if the writes succeed."""
+    """Records of one group, a list for each key, by the log they need; and the answers if the writes succeed."""
 
-    buffered: Records = field(default_factory=list)
-    logged: Records = field(default_factory=list)
-    synced: bool = False
+    buffered: list[Records] = field(default_factory=list)
+    logged: list[Records] = field(default_factory=list)
     answers: list[Result] = field(default_factory=list)
 
     def add(self, records: Records, level: WriteLevel) -> None:
-        (self.buffered if level is WriteLevel.BUFFERED else self.logged).extend(records)
-        self.synced = self.synced or level is WriteLevel.SYNCED
+        (self.buffered if level is WriteLevel.BUFFERED else self.logged).append(records)
 
 
 class DiskWriter:
@@ -68,6 +69,7 @@ class DiskWriter:
 
     def __init__(self, segments: Segments, reader: DiskReader, executor: Executor, clock: Clock) -> None:
         self.waiting_bytes = 0
+        self._group_bytes_max = min(GROUP_BYTES_MAX, segments.segment_bytes)
         self._segments = segments
         self._reader = reader
         self._executor = executor
@@ -102,7 +104,7 @@ class DiskWriter:
         while self._waiting and len(group) < GROUP_REQUESTS_MAX:
             request = self._waiting[0]
             size_bytes += request.size_bytes
-            if request.key in keys or (group and size_bytes > GROUP_BYTES_MAX):
+            if request.key in keys or (group and size_bytes > self._group_bytes_max):
                 break
             keys.add(request.key)
             group.append(self._waiting.popleft())
@@ -118,13 +120,14 @@ class DiskWriter:
     def _apply(self, requests: Sequence[Request]) -> list[Result]:
         try:
             group = _Group()
-            located, _ = self._reader.locate([request.key for request in requests], self._clock.now_us())
-            for request in requests:
-                group.answers.append(self._plan(group, request, located[request.key]))
-            if group.buffered:
-                self._segments.write(group.buffered, logged=False, synced=False)
-            if group.logged:
-                self._segments.write(group.logged, logged=True, synced=group.synced)
+            for start in range(0, len(requests), HEADS_AT_ONCE):
+                run = requests[start : start + HEADS_AT_ONCE]
+                located, _ = self._reader.locate([request.key for request in run], self._clock.now_us())
+                group.answers.extend(self._plan(group, request, located[request.key]) for request in run)
+            self._segments.write(group.buffered, logged=False)
+            self._segments.write(group.logged, logged=True)
+            if any(request.level is WriteLevel.SYNCED for request in requests):
+                self._segments.sync()
             self._segments.rotate_if_full()
             return group.answers
         except Exception as error:  # rocksdict raises no narrower class
@@ -133,17 +136,31 @@ class DiskWriter:
 
     def _plan(self, group: _Group, request: Request, there: Located | Miss) -> Result:
         if request.entry is None:
-            if isinstance(there, Located):
-                # Hides the copies in older segments, and goes after them: the oldest segment is dropped first.
-                group.add([(HEAD + request.key.digest, DELETED)], request.level)
+            self._plan_delete(group, request, there)
             return None
         head = request.entry.head
         if isinstance(there, Located):
             stored = there.record.head
-            if stored.kind is Kind.IMMUTABLE or head.version < stored.version:
+            keeps = stored.kind is Kind.IMMUTABLE or head.version < stored.version
+            if keeps and self._holds(group, request, there):
                 return Stored(stored.version, kept=True, differs=stored.checksum != head.checksum)
         group.add(self._records(request.key, request.entry, request.level), request.level)
         return Stored(head.version)
+
+    def _plan_delete(self, group: _Group, request: Request, there: Located | Miss) -> None:
+        # An absent key may be one whose tombstone kill -9 would lose: then it is written again, logged.
+        logged = request.level is not WriteLevel.BUFFERED
+        if isinstance(there, Located) or (logged and self._segments.may_lose()):
+            group.add([(HEAD + request.key.digest, DELETED)], request.level)
+
+    def _holds(self, group: _Group, request: Request, there: Located) -> bool:
+        """Whether the stored entry can be kept at the level asked for; sees to it if it can."""
+        if request.level is WriteLevel.BUFFERED or not there.segment.may_lose():
+            return True
+        entry = self._reader.entry(there)
+        if isinstance(entry, Entry):
+            group.add(self._records(request.key, entry, request.level), request.level)
+        return isinstance(entry, Entry)
 
     def _records(self, key: Key, entry: Entry, level: WriteLevel) -> Records:
         if entry.head.size_bytes <= INLINE_BYTES_MAX:
@@ -151,15 +168,12 @@ class DiskWriter:
         else:
             parts_id = os.urandom(PARTS_ID_BYTES)
             record, parts = encode_parts(key, entry, parts_id)
-            keyed = [(part_key(parts_id, index), part) for index, part in enumerate(parts)]
-            for start in range(0, len(keyed), PARTS_AT_ONCE):
-                logged = level is not WriteLevel.BUFFERED
-                self._segments.write(keyed[start : start + PARTS_AT_ONCE], logged=logged, synced=False)
+            keyed = ([(part_key(parts_id, index), part)] for index, part in enumerate(parts))
+            self._segments.write(keyed, logged=level is not WriteLevel.BUFFERED)
         return [(HEAD + key.digest, record), *markers(entry.head.kind, key.digest)]
 
 
 def write_failure(error: Exception) -> TierFailure:
     """The answer to a write that RocksDB refused."""
-    words = one_line(error)
-    full = "No space left" in words or "Disk quota" in words
-    return TierFailure(TierName.DISK, FailureReason.FULL if full else FailureReason.UNAVAILABLE, words)
+    reason = FailureReason.FULL if is_full(error) else FailureReason.UNAVAILABLE
+    return TierFailure(TierName.DISK, reason, one_line(error))

@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from typing import Final, TypeVar
 
-from rocksdict import Rdict, WriteBatch, WriteOptions
+from rocksdict import Rdict, WriteBatch
 
 from terracekv.tiers.clock import Deadline
-from terracekv.tiers.errors import TierFull, TierTimeout, TierUnavailable
-from terracekv.tiers.rocks import Opened, items_of, one_line
+from terracekv.tiers.errors import TierFull, TierUnavailable
+from terracekv.tiers.rocks import Opened, is_full, items_of, one_line, sync, values_of, write
+from terracekv.tiers.segments import Segments
 
 DURABLE_FAMILY: Final = "durable"
 
@@ -19,10 +20,15 @@ T = TypeVar("T")
 
 
 class DurableStore:
-    """Records by key in the column family that is never dropped. Every call runs in the writer's thread, in order."""
+    """Records by key in the column family that is never dropped, at most `bytes_max` of them.
 
-    def __init__(self, opened: Opened, executor: Executor, bytes_max: int) -> None:
+    Its bytes are part of the directory's budget: segments of the cache class
+    make room for them. Every call runs in the writer's thread, in order.
+    """
+
+    def __init__(self, opened: Opened, segments: Segments, executor: Executor, bytes_max: int) -> None:
         self._database = opened.database
+        self._segments = segments
         self._family = opened.database.get_column_family(DURABLE_FAMILY)
         self._executor = executor
         self._bytes_max = bytes_max
@@ -40,7 +46,7 @@ class DurableStore:
 
     async def get(self, key: bytes) -> bytes | None:
         """One record. Raises TierUnavailable."""
-        return await self._run(lambda: self._family.get(key))
+        return await self._run(lambda: values_of(self._family, [key])[0])
 
     async def scan(self, prefix: bytes) -> dict[bytes, bytes]:
         """All records whose key starts with `prefix`. Raises TierUnavailable."""
@@ -50,7 +56,7 @@ class DurableStore:
         """Puts (or with None deletes) records, all or none. Raises TierFull, TierUnavailable: then unknown."""
         await self._run(lambda: self._commit(batch, sync))
 
-    def _commit(self, batch: Mapping[bytes, bytes | None], sync: bool) -> None:
+    def _commit(self, batch: Mapping[bytes, bytes | None], synced: bool) -> None:
         size_bytes = sum(len(key) + len(record or b"") for key, record in batch.items())
         if any(record is not None for record in batch.values()) and self.used_bytes() + size_bytes > self._bytes_max:
             raise TierFull(f"durable data is over its {self._bytes_max} bytes")
@@ -61,9 +67,10 @@ class DurableStore:
                 writes.delete(key, handle)
             else:
                 writes.put(key, record, handle)
-        options = WriteOptions()
-        options.sync = sync
-        self._database.write(writes, options)
+        self._segments.make_room(2 * size_bytes)  # in the log and in the table
+        write(self._database, writes, logged=True)
+        if synced:
+            sync(self._database)
 
     async def swap(self, key: bytes, expected: bytes | None, record: bytes) -> bool:
         """Sets a record, synced, if it is still `expected`. Raises TierFull, TierUnavailable."""
@@ -71,18 +78,19 @@ class DurableStore:
 
     def _swap(self, key: bytes, expected: bytes | None, record: bytes) -> bool:
         # One thread runs all of these: nothing comes between the look and the write.
-        if self._family.get(key) != expected:
+        if values_of(self._family, [key]) != [expected]:
             return False
-        self._commit({key: record}, sync=True)
+        self._commit({key: record}, synced=True)
         return True
 
     async def _run(self, operation: Callable[[], T]) -> T:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._executor, operation)
-        except (TierFull, TierTimeout):
+        except TierFull:
             raise
         except Exception as error:  # rocksdict raises no narrower class; a closed executor is RuntimeError
-            raise TierUnavailable(f"disk: {one_line(error)}") from None
+            narrower = TierFull if is_full(error) else TierUnavailable
+            raise narrower(f"disk: {one_line(error)}") from None
 
 
 class DurableRecords:

@@ -22,6 +22,7 @@ from terracekv.tiers.entry import (
     Entry,
     FailureReason,
     Found,
+    Head,
     HeadFound,
     Key,
     Kind,
@@ -31,11 +32,12 @@ from terracekv.tiers.entry import (
     TierFailure,
     TierName,
 )
-from terracekv.tiers.placement import head_of, within
+from terracekv.tiers.placement import within
 from terracekv.tiers.stats import TierCounters
 
 # Objects of a key, its entry and the map's places for them; a test measures that it is not less than the truth.
 OVERHEAD_BYTES: Final = 480
+FRAME_OVERHEAD_BYTES: Final = 48  # of each further frame: its object and its place in the tuple
 VALUE_SHARE: Final = 8  # one value may take 1/8 of the tier
 
 
@@ -49,7 +51,8 @@ class _Held(NamedTuple):
 
 def cost_bytes(key: Key, entry: Entry) -> int:
     """What an entry takes of the tier: payload, user key and overhead."""
-    return entry.head.size_bytes + len(key.user) + OVERHEAD_BYTES
+    frames_bytes = FRAME_OVERHEAD_BYTES * (len(entry.frames) - 1)
+    return entry.head.size_bytes + len(key.user) + OVERHEAD_BYTES + frames_bytes
 
 
 class _Lru(LRUCache[Key, _Held]):
@@ -71,7 +74,9 @@ class MemoryTier:
     name = TierName.MEMORY
 
     def __init__(self, capacity_bytes: int, value_bytes_max: int | None = None, *, clock: Clock) -> None:
-        self.value_bytes_max = min(value_bytes_max or capacity_bytes // VALUE_SHARE, capacity_bytes // 2)
+        self.value_bytes_max = min(
+            capacity_bytes // VALUE_SHARE if value_bytes_max is None else value_bytes_max, capacity_bytes // 2
+        )
         self._clock = clock
         self._counters = TierCounters(capacity_bytes=capacity_bytes, entries=0)
         self._lock = threading.Lock()
@@ -89,35 +94,46 @@ class MemoryTier:
 
     def peek(self, key: Key, proven_after_s: float = 0.0) -> Entry | Miss:
         """The entry, if it lives and was proven after that moment of `Clock.age_s`; without await."""
-        found = self._live(key, proven_after_s)
-        if isinstance(found, Entry):
-            self._counters.hits += 1
-            self._counters.read_bytes += found.head.size_bytes
-        else:
-            self._counters.misses += 1
-        return found
-
-    def _live(self, key: Key, proven_after_s: float = 0.0) -> Entry | Miss:
         with self._lock:
-            held = self._held.get(key)
-            if held is None or self._closed:
-                return MISS
-            if held.entry.head.expired(self._clock.now_us()):
+            found = self._live(key, proven_after_s)
+            if isinstance(found, Entry):
+                self._counters.read_bytes += found.head.size_bytes
+            return found
+
+    def peek_head(self, key: Key, proven_after_s: float = 0.0) -> Head | Miss:
+        """The same without payload."""
+        with self._lock:
+            found = self._live(key, proven_after_s)
+        return found.head if isinstance(found, Entry) else MISS
+
+    def _live(self, key: Key, proven_after_s: float) -> Entry | Miss:
+        """Called with the lock held."""
+        held = self._held.get(key)
+        if held is not None:
+            head = held.entry.head
+            if head.expired(self._clock.now_us()):
                 del self._held[key]
-                return MISS
-            if held.entry.head.kind is Kind.MUTABLE and held.proven_s < proven_after_s:
-                return MISS
-            return held.entry
+            elif head.kind is Kind.IMMUTABLE or held.proven_s >= proven_after_s:
+                self._counters.hits += 1
+                return held.entry
+        self._counters.misses += 1
+        return MISS
 
     async def get_many(self, keys: Sequence[Key], deadline: Deadline, bytes_max: int | None = None) -> list[Found]:
         """As in the contract."""
         failed: list[Found] = self._failed(keys, deadline)
-        return failed or [answer.found for answer in within([Answer(self.peek(key)) for key in keys], bytes_max)]
+        if failed:
+            return failed
+        with self._lock:
+            there = [Answer(self._live(key, 0.0)) for key in keys]
+            found = [answer.found for answer in within(there, bytes_max)]
+            self._counters.read_bytes += sum(one.head.size_bytes for one in found if isinstance(one, Entry))
+        return found
 
     async def head_many(self, keys: Sequence[Key], deadline: Deadline) -> list[HeadFound]:
         """As in the contract."""
         failed: list[HeadFound] = self._failed(keys, deadline)
-        return failed or [head_of(self.peek(key)) for key in keys]
+        return failed or [self.peek_head(key) for key in keys]
 
     async def put_many(
         self, items: Sequence[tuple[Key, Entry]], deadline: Deadline, level: WriteLevel = WriteLevel.BUFFERED
@@ -134,12 +150,13 @@ class MemoryTier:
                 if there.kind is Kind.IMMUTABLE or entry.head.version < there.version:
                     self._counters.kept += 1
                     return Stored(there.version, kept=True, differs=there.checksum != entry.head.checksum)
-            if entry.head.size_bytes > self.value_bytes_max:
-                # Skipped, and an older copy must go: it would be served instead.
-                self._held.pop(key, None)
+            # The older copy goes first: it must not be served if the new one is skipped, nor take the new one's room.
+            self._held.pop(key, None)
+            cost = cost_bytes(key, entry)
+            if entry.head.size_bytes > self.value_bytes_max or cost > self._held.maxsize:
                 self._counters.skipped_bytes += entry.head.size_bytes
             else:
-                self._held[key] = _Held(entry, cost_bytes(key, entry), self._clock.age_s())
+                self._held[key] = _Held(entry, cost, self._clock.age_s())
                 self._counters.puts += 1
                 self._counters.written_bytes += entry.head.size_bytes
         return Stored(entry.head.version)
@@ -149,11 +166,12 @@ class MemoryTier:
     ) -> list[DeleteResult]:
         """As in the contract. Does not yield to the loop, and does not mind the deadline: what must go goes."""
         if self._closed:
-            return [self._failure(FailureReason.UNAVAILABLE, "closed")] * len(keys)
+            failed: list[DeleteResult] = self._failed(keys, deadline)
+            return failed
         with self._lock:
             for key in keys:
                 self._held.pop(key, None)
-        self._counters.deletes += len(keys)
+            self._counters.deletes += len(keys)
         return [None] * len(keys)
 
     def _failed(self, batch: Sequence[object], deadline: Deadline) -> list:  # type: ignore[type-arg]
@@ -162,7 +180,8 @@ class MemoryTier:
         reason, words = FailureReason.TIMEOUT, "the deadline passed"
         if self._closed:
             reason, words = FailureReason.UNAVAILABLE, "closed"
-        self._counters.failures += len(batch)
+        with self._lock:
+            self._counters.failures += len(batch)
         return [self._failure(reason, words)] * len(batch)
 
     def _failure(self, reason: FailureReason, words: str) -> TierFailure:

@@ -4,12 +4,15 @@ A directory that RocksDB cannot open is set aside under another name and a new
 one begun; what was set aside is said, never hidden. The log is read in the mode
 that takes a torn end and refuses a damaged middle: the default mode would
 silently drop synced writes behind one flipped byte (measured).
+
+rocksdict keeps the interpreter's lock during `write`, `put`, single `get` and
+iteration, and lets go of it in `flush`, `flush_wal` and the get of a list
+(measured). So writes are small and never wait inside RocksDB, syncs go by
+`flush_wal`, and reads are lists: the event loop runs on meanwhile.
 """
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -17,20 +20,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from rocksdict import BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode, Options, Rdict
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    DBCompressionType,
+    DBRecoveryMode,
+    Options,
+    Rdict,
+    WriteBatch,
+    WriteOptions,
+)
 
-from terracekv.tiers.errors import StoreError, StoreLocked, StoreNewer
+from terracekv.tiers.data_directory import check_format, lock_directory, set_aside
+from terracekv.tiers.errors import StoreError
 
-FORMAT: Final = 1
-FORMAT_FILE: Final = "FORMAT"
-LOCK_FILE: Final = "terracekv.lock"
 DATABASE: Final = "rocksdb"
-LOCK_WAIT_S: Final = 2.0  # a restart waits for its predecessor to let go
 OPEN_FILES_MAX: Final = 512
 BLOCK_CACHE_BYTES: Final = 33_554_432
 BLOOM_BITS: Final = 10
 WRITE_BUFFER_BYTES_MAX: Final = 134_217_728  # of all column families together
 LOG_FILES_MAX: Final = 4
+STALL_S_MAX: Final = 10.0
+STALL_WAIT_S: Final = 0.01
 _NEVER: Final = 1 << 30
 
 
@@ -79,6 +90,7 @@ def database_options(sizes: Sizes, block_cache: Cache) -> Options:
     options.set_max_manifest_file_size(1 << 20)
     options.set_delete_obsolete_files_period_micros(10_000_000)
     options.set_max_background_jobs(2)
+    options.set_avoid_unnecessary_blocking_io(True)  # files of a dropped segment are deleted in the background
     options.set_stats_dump_period_sec(0)
     return options
 
@@ -129,48 +141,13 @@ def open_database(directory: Path, disk_bytes_max: int, durable_family: str) -> 
 
     Raises StoreLocked, StoreNewer, StoreError, each in one line.
     """
-    lock = _locked(directory)
+    lock = lock_directory(directory)
     try:
-        _check_format(directory)
+        check_format(directory)
         return _opened(directory, disk_bytes_max, durable_family, lock)
     except BaseException:
         os.close(lock)
         raise
-
-
-def _locked(directory: Path) -> int:
-    try:
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise StoreError(f"cannot use the data directory {directory}: {error.strerror}; choose --data-dir") from None
-    until = time.monotonic() + LOCK_WAIT_S
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return lock
-        except OSError:
-            if time.monotonic() >= until:
-                os.close(lock)
-                cure = "stop that one, or choose another --data-dir"
-                raise StoreLocked(f"another process uses the data directory {directory}: {cure}") from None
-            time.sleep(0.05)
-
-
-def _check_format(directory: Path) -> None:
-    file = directory / FORMAT_FILE
-    if not file.exists():
-        temporary = file.with_suffix(".new")
-        temporary.write_text(json.dumps({"format": FORMAT, "created_us": time.time_ns() // 1000}))
-        temporary.replace(file)
-        return
-    try:
-        number = int(json.loads(file.read_text())["format"])
-    except (ValueError, KeyError, TypeError):
-        raise StoreError(f"{file} cannot be read: restore it, or choose another --data-dir") from None
-    if number > FORMAT:
-        cure = "upgrade terracekv, or choose another --data-dir"
-        raise StoreNewer(f"{directory} has format {number}, this version reads up to {FORMAT}: {cure}")
 
 
 def _opened(directory: Path, disk_bytes_max: int, durable_family: str, lock: int) -> Opened:
@@ -179,28 +156,39 @@ def _opened(directory: Path, disk_bytes_max: int, durable_family: str, lock: int
     options = database_options(sizes, cache)
     of_segments, of_durable = segment_options(sizes, cache), durable_options(sizes, cache)
     path = directory / DATABASE
-    set_aside: list[str] = []
+    said: list[str] = []
     for _ in range(2):
         try:
-            known = Rdict.list_cf(str(path), options) if (path / "CURRENT").exists() else []
+            known = _families(path, options)
             families = {name: of_durable if name == durable_family else of_segments for name in known}
             families.pop("default", None)
             database = Rdict(str(path), options=options, column_families=families)
             if durable_family not in families:
                 database.create_column_family(durable_family, options=of_durable)
-            return Opened(database, sorted(families), sizes, of_segments, path, set_aside, lock)
+            return Opened(database, sorted(families), sizes, of_segments, path, said, lock)
         except Exception as error:  # rocksdict raises no narrower class
             if not _is_damage(str(error)):
                 raise StoreError(f"cannot open {path}: {one_line(error)}") from None
-            aside = directory / f"quarantine-{time.time_ns() // 1_000_000}"
-            path.rename(aside)
-            set_aside.append(f"{aside.name}: {one_line(error)}")
-    raise StoreError(f"cannot begin a new database in {directory}: {set_aside[-1]}")
+            said.append(f"{set_aside(path)}: {one_line(error)}")
+    raise StoreError(f"cannot begin a new database in {directory}: {said[-1]}")
+
+
+def _families(path: Path, options: Options) -> list[str]:
+    """The column families of a database; none if there is no database yet."""
+    if (path / "CURRENT").exists():
+        return Rdict.list_cf(str(path), options)
+    if path.exists() and any(file.suffix in (".sst", ".log") for file in path.iterdir()):
+        # RocksDB would take it for an empty directory and delete what is there.
+        raise FileNotFoundError("CURRENT is missing")
+    return []
 
 
 def _is_damage(message: str) -> bool:
     """Whether an error of opening means damaged files, not a lack of rights, space or handles."""
-    excused = ("Permission denied", "No space left", "Too many open files", "lock hold", "No locks available")
+    excused = (
+        "Permission denied", "No space left", "Disk quota", "Too many open files", "lock hold", "No locks available",
+        "Read-only file system", "Input/output error", "Cannot allocate memory", "Stale file handle",
+    )  # fmt: skip
     return not any(words in message for words in excused)
 
 
@@ -209,16 +197,34 @@ def one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:300]
 
 
-def directory_bytes(path: Path) -> int:
-    """What the files of a folder take on disk, as `du` counts."""
-    total = 0
-    with os.scandir(path) as listing:
-        for file in listing:
-            try:
-                total += file.stat(follow_symlinks=False).st_blocks * 512
-            except FileNotFoundError:
-                continue  # deleted while we look
-    return total
+def is_full(error: Exception) -> bool:
+    """Whether an error of a write means that there is no room."""
+    return any(words in str(error) for words in ("No space left", "Disk quota"))
+
+
+def write(database: Rdict, batch: WriteBatch, logged: bool) -> None:
+    """Writes a batch, all or none. Raises Exception as rocksdict does.
+
+    A stall is waited for here, where other threads can run: inside RocksDB
+    it would stop the whole process.
+    """
+    options = WriteOptions()
+    options.disable_wal = not logged  # type: ignore[method-assign, assignment]  # an attribute, whatever its stub says
+    options.no_slowdown = True
+    until = time.monotonic() + STALL_S_MAX
+    while True:
+        try:
+            database.write(batch, options)
+            return
+        except Exception as error:  # rocksdict raises no narrower class
+            if "Result incomplete" not in str(error) or time.monotonic() >= until:
+                raise
+            time.sleep(STALL_WAIT_S)
+
+
+def sync(database: Rdict) -> None:
+    """Syncs everything logged so far. Raises Exception as rocksdict does."""
+    database.flush_wal(True)
 
 
 def values_of(family: Rdict, keys: list[bytes]) -> list[bytes | None]:
@@ -229,7 +235,12 @@ def values_of(family: Rdict, keys: list[bytes]) -> list[bytes | None]:
 
 def items_of(family: Rdict, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Keys that start with a prefix and their values, in order. Raises Exception as rocksdict does."""
-    for key, value in family.items(from_key=prefix):
+    yield from items_after(family, prefix, prefix)
+
+
+def items_after(family: Rdict, prefix: bytes, start: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The same from a key on. Raises Exception as rocksdict does."""
+    for key, value in family.items(from_key=start):
         if not isinstance(key, bytes) or not key.startswith(prefix):
             return
         yield key, value

@@ -24,8 +24,8 @@ from terracekv.client.transformers import PrefixCache
 
 TEXT = Path(__file__).parent / "data" / "keepers_book.txt"
 QUESTIONS = (
-    "Question: Why is the clockwork wound every four hours and not every five?\nAnswer:",
-    "Question: What did the bishop do while he waited for the wind?\nAnswer:",
+    "Question: Why is the clockwork wound every four hours?\nAnswer:",
+    "Question: What did the bishop do on the island?\nAnswer:",
 )
 CONTINUED_TOKENS = 16
 
@@ -33,7 +33,7 @@ CONTINUED_TOKENS = 16
 class Gemma:
     """Gemma 3 270M from a folder that `demo.py` made of the wheel."""
 
-    model_id, block_tokens, chunk_blocks = "gemma-3-270m", 32, 16
+    model_id, block_tokens, chunk_blocks = "gemma-3-270m", 16, 32
 
     def __init__(self, folder: str) -> None:
         self.model: Any = AutoModelForCausalLM.from_pretrained(folder).train(False)

@@ -139,7 +139,9 @@ class SyncRpc:
                 error = errors.from_rpc(failure)
             finally:
                 call.cancel()  # of a finished call: nothing; otherwise its consumer has gone
-            self._pause(tries, connection, error, untouched=False, safe=not begun)
+            if begun:  # what was yielded cannot be taken back
+                raise error
+            self._pause(tries, connection, error, untouched=False, safe=True)
 
     def health(self, service: str, deadline: Deadline) -> bool:
         """Whether the server, or one service of it, takes work. Raises TerraceKVError."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -68,3 +70,29 @@ def test_an_idle_client_is_not_sent_away_for_its_pings(target: str) -> None:
         client._rpc._connection().channel.subscribe(seen.append)
         time.sleep(100)  # three pings of the shipped settings
         assert set(seen) == {grpc.ChannelConnectivity.READY}
+
+
+GEVENT = """
+from gevent import monkey
+monkey.patch_all()
+import grpc.experimental.gevent
+grpc.experimental.gevent.init_gevent()
+import gevent, sys
+from terracekv.client import Client
+with Client(sys.argv[1], namespace="gevent") as client:
+    client.put("k", b"v")
+    jobs = [gevent.spawn(client.get, "k") for _ in range(200)]
+    gevent.joinall(jobs, timeout=20)
+    assert all(job.value.value == b"v" for job in jobs)
+    client.put_many({f"k{number}": b"x" for number in range(3_000)})
+    assert all(client.get_many([f"k{number}" for number in range(3_000)]))
+    client.put("large", bytes(9 << 20))
+    assert len(client.get("large").value) == 9 << 20
+"""
+
+
+def test_the_sync_client_works_under_gevent(target: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", GEVENT, target], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2_000:]

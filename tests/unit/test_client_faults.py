@@ -140,6 +140,27 @@ async def test_blocks_before_a_break_are_yielded_then_it_raises(server: FakeServ
     assert server.count("Fetch") == 1
 
 
+async def test_a_stream_refused_at_its_start_is_tried_again_and_one_that_began_is_not(
+    server: FakeServer, client: Any
+) -> None:
+    left = [1]
+
+    def fetch(request: Any, context: Any) -> Iterator[blocks_pb2.FetchResponse]:
+        if left[0]:
+            left[0] -= 1
+            refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, "BYTES_INFLIGHT", pushback_ms=10)
+        yield blocks_pb2.FetchResponse(blocks=[blocks_pb2.FetchedBlock(index=0, status=cache_pb2.KEY_STATUS_MISS)])
+        if len(request.keys) > 1:
+            refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, "BYTES_INFLIGHT", pushback_ms=10)
+
+    server.handlers["Fetch"] = fetch
+    assert await client.fetch_blocks([(bytes(32), 0)]) == [MISS]
+    assert server.count("Fetch") == 2
+    with pytest.raises(errors.Overloaded):
+        await client.fetch_blocks([(bytes(32), 0), (bytes(32), 1)])
+    assert server.count("Fetch") == 3
+
+
 async def test_a_failed_tier_is_an_error_of_one_key_and_a_failed_row_of_many(server: FakeServer, client: Any) -> None:
     server.handlers["Get"] = lambda request, context: refuse(
         context, grpc.StatusCode.UNAVAILABLE, "TIER_UNAVAILABLE", "shared: down"

@@ -43,13 +43,16 @@ class FakeTier:
         self._absent = absent
         self._clock = clock
 
-    def _fail(self, count: int) -> list[TierFailure] | None:
+    def _fail(self, count: int, deadline: Deadline) -> list[TierFailure] | None:
+        reason, words = self.failing, "told to fail"
         if self.closed:
-            return [TierFailure(self.name, FailureReason.UNAVAILABLE, "closed")] * count
-        if self.failing is not None:
-            self.counters.failures += count
-            return [TierFailure(self.name, self.failing, "told to fail")] * count
-        return None
+            reason, words = FailureReason.UNAVAILABLE, "closed"
+        elif deadline.passed():
+            reason, words = FailureReason.TIMEOUT, "the deadline passed"
+        if reason is None:
+            return None
+        self.counters.failures += count
+        return [TierFailure(self.name, reason, words)] * count
 
     async def get_many(self, keys: Sequence[Key], deadline: Deadline, bytes_max: int | None = None) -> list[Found]:
         self.reads.append(list(keys))
@@ -64,18 +67,28 @@ class FakeTier:
                 await self.gate.wait()
         except TimeoutError:
             return [TierFailure(self.name, FailureReason.TIMEOUT, "held back")] * len(keys)
-        failed: list[Found] | None = self._fail(len(keys))  # type: ignore[assignment]
+        failed: list[Found] | None = self._fail(len(keys), deadline)  # type: ignore[assignment]
         if failed is not None:
             return failed
-        return [answer.found for answer in within([Answer(one) for one in found], bytes_max)]
+        answers = [answer.found for answer in within([Answer(one) for one in found], bytes_max)]
+        self._count_reads(answers)
+        self.counters.read_bytes += sum(one.head.size_bytes for one in answers if isinstance(one, Entry))
+        return answers
 
     async def head_many(self, keys: Sequence[Key], deadline: Deadline) -> list[HeadFound]:
-        return [head_of(found) for found in await self.get_many(keys, deadline)]
+        before = self.counters.read_bytes
+        heads = [head_of(found) for found in await self.get_many(keys, deadline)]
+        self.counters.read_bytes = before
+        return heads
+
+    def _count_reads(self, answers: Sequence[Found]) -> None:
+        self.counters.hits += sum(bool(one) for one in answers)
+        self.counters.misses += sum(one is MISS for one in answers)
 
     async def put_many(
         self, items: Sequence[tuple[Key, Entry]], deadline: Deadline, level: WriteLevel = WriteLevel.BUFFERED
     ) -> list[PutResult]:
-        failed: list[PutResult] | None = self._fail(len(items))  # type: ignore[assignment]
+        failed: list[PutResult] | None = self._fail(len(items), deadline)  # type: ignore[assignment]
         if failed is not None:
             return failed
         return [self._put(key, entry, level) for key, entry in items]
@@ -85,16 +98,18 @@ class FakeTier:
         if held is not None and not held.head.expired(self._clock.now_us()):
             older = entry.head.version < held.head.version
             if entry.head.kind is Kind.IMMUTABLE or older:
+                self.counters.kept += 1
                 return Stored(held.head.version, kept=True, differs=held.head.checksum != entry.head.checksum)
         self.held[key] = entry
         self.levels[key] = level
         self.counters.puts += 1
+        self.counters.written_bytes += entry.head.size_bytes
         return Stored(entry.head.version)
 
     async def write_many(
         self, items: Sequence[tuple[Key, Entry]], deadline: Deadline, level: WriteLevel = WriteLevel.BUFFERED
     ) -> list[PutResult]:
-        failed: list[PutResult] | None = self._fail(len(items))  # type: ignore[assignment]
+        failed: list[PutResult] | None = self._fail(len(items), deadline)  # type: ignore[assignment]
         if failed is not None:
             return failed
         results: list[PutResult] = []
@@ -107,11 +122,12 @@ class FakeTier:
     async def delete_many(
         self, keys: Sequence[Key], deadline: Deadline, level: WriteLevel = WriteLevel.BUFFERED
     ) -> list[DeleteResult]:
-        failed: list[DeleteResult] | None = self._fail(len(keys))  # type: ignore[assignment]
+        failed: list[DeleteResult] | None = self._fail(len(keys), deadline)  # type: ignore[assignment]
         if failed is not None:
             return failed
         for key in keys:
             self.held.pop(key, None)
+        self.counters.deletes += len(keys)
         return [None] * len(keys)
 
     async def clear(self) -> None:
@@ -120,6 +136,8 @@ class FakeTier:
     def state(self) -> tuple[TierState, str]:
         if self._absent:
             return TierState.ABSENT, "not configured"
+        if self.closed:
+            return TierState.DOWN, "closed"
         return (TierState.DOWN, "told to fail") if self.failing else (TierState.UP, "a dict")
 
     async def close(self) -> None:

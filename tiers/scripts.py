@@ -1,7 +1,7 @@
 """What Redis does in one step: the Lua scripts. Each touches one slot, names every key in KEYS, runs on Redis 7.0.
 
 Versions are 64-bit numbers and Lua has doubles, so they are handled as two
-halves of 32 bits. A version of 2^63 or more is none of ours: it is taken for
+halves of 32 bits. The highest one, which nothing could follow, is taken for
 damage and counts as 0.
 """
 
@@ -46,7 +46,7 @@ _VERSIONS: Final = """
 local function version_at(bytes, at)
     if #bytes < at + 7 then return 0, 0 end
     local low, high = struct.unpack('<I4I4', bytes, at)
-    if high >= 2147483648 then return 0, 0 end
+    if high == 4294967295 and low == 4294967295 then return 0, 0 end
     return high, low
 end
 

@@ -18,8 +18,8 @@ from terracekv.tiers.buckets import KeyNames
 from terracekv.tiers.clock import Clock, Deadline
 from terracekv.tiers.entry import FRAME_BYTES_MAX, Entry, Key, TierFailure
 from terracekv.tiers.envelope import Record, encode_parts
-from terracekv.tiers.redis_masters import RedisMasters, Unit
-from terracekv.tiers.redis_nodes import Replies, failure_of, single_of
+from terracekv.tiers.redis_masters import Command, RedisMasters, Unit
+from terracekv.tiers.redis_nodes import failure_of, single_of
 from terracekv.tiers.scripts import DROP, STORE
 
 PARTS_MAX: Final = 1_024
@@ -79,14 +79,10 @@ class Parts:
                     return written
         return Upload(head, names)
 
-    async def publish(
-        self, key: Key, upload: Upload, mode: str, version: int, life_ms: int, deadline: Deadline
-    ) -> Replies:
-        """Makes an upload visible: the replies of the STORE script."""
+    def publishing(self, key: Key, upload: Upload, mode: str, version: int, life_ms: int) -> Command:
+        """The command that makes an upload visible: the STORE script."""
         record = self._names.record(key)
-        command = STORE.call([record, *upload.names], mode, version.to_bytes(8, "little"), life_ms, upload.head)
-        (replies,) = await self._masters.run([Unit(key.bucket, (command,), sent_bytes=len(upload.head))], deadline)
-        return replies
+        return STORE.call([record, *upload.names], mode, version.to_bytes(8, "little"), life_ms, upload.head)
 
     def abandon(self, key: Key, upload: Upload, clock: Clock) -> None:
         """Removes an upload that is not to be published. Nobody waits for it."""

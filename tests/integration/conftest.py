@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import random
 from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
-from redis_servers import CLOCK, redis_binary, start_server, stop_server
+from redis_servers import CLOCK, redis_binary, run, start_server, stop_server
 
 from terracekv.tiers.embedded import EmbeddedCluster
 from terracekv.tiers.shared import SharedTier
@@ -20,18 +19,18 @@ _NUMBERS = itertools.count()
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
     """A cluster for the whole run. Tests that hurt one make their own."""
     directory = tmp_path_factory.mktemp("cluster")
-    started = asyncio.run(EmbeddedCluster.start(directory, 1_610_612_736))
+    started = run(EmbeddedCluster.start(directory, 1_610_612_736))
     yield started
-    asyncio.run(EmbeddedCluster.stop_at(directory))
+    run(EmbeddedCluster.stop_at(directory))
 
 
 @pytest.fixture(scope="module")
 def own_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
     """A cluster that a module's tests may pause and stop, as long as they put it right."""
     directory = tmp_path_factory.mktemp("own-cluster")
-    started = asyncio.run(EmbeddedCluster.start(directory, 201_326_592))
+    started = run(EmbeddedCluster.start(directory, 201_326_592))
     yield started
-    asyncio.run(EmbeddedCluster.stop_at(directory))
+    run(EmbeddedCluster.stop_at(directory))
 
 
 @pytest.fixture(scope="session")

@@ -146,13 +146,14 @@ async def test_an_upload_that_is_cut_shows_nothing_and_expires(
     tier: SharedTier, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await tier.write_many([(LARGE, mutable(b"before"))], soon())
-    uploaded = asyncio.Event()
+    uploaded, upload = asyncio.Event(), Parts.upload
 
-    async def publish(*arguments: object) -> None:
+    async def upload_and_stop(*arguments: object) -> object:
+        await upload(*arguments)  # type: ignore[arg-type]
         uploaded.set()
-        await asyncio.Event().wait()
+        return await asyncio.Event().wait()
 
-    monkeypatch.setattr(Parts, "publish", publish)
+    monkeypatch.setattr(Parts, "upload", upload_and_stop)
     task = asyncio.create_task(tier.write_many([(LARGE, mutable(large()))], soon()))
     await asyncio.wait_for(uploaded.wait(), 5.0)
     assert await read(tier) == b"before"

@@ -95,7 +95,7 @@ async def test_a_tier_that_does_not_answer_is_left_alone_and_tried_again() -> No
     clock = FakeClock()
     inner = FakeTier(TierName.DISK, clock)
     tier = BreakerTier(inner, clock, lambda: 0.0)  # type: ignore[arg-type]
-    key, deadline = KeySpace().key("n", 1, b"k"), Deadline.after(1.0, clock)
+    key, deadline = KeySpace().key("n", 1, b"k"), Deadline.after(60.0, clock)
     inner.failing = FailureReason.TIMEOUT
     for _ in range(5):
         assert isinstance((await tier.get_many([key], deadline))[0], TierFailure)
@@ -115,7 +115,7 @@ async def test_a_full_tier_answers_and_stays_open_for_calls() -> None:
     clock = FakeClock()
     inner = FakeTier(TierName.DISK, clock)
     tier = BreakerTier(inner, clock, lambda: 0.0)  # type: ignore[arg-type]
-    key, deadline = KeySpace().key("n", 1, b"k"), Deadline.after(1.0, clock)
+    key, deadline = KeySpace().key("n", 1, b"k"), Deadline.after(60.0, clock)
     inner.failing = FailureReason.FULL
     for _ in range(30):
         (failure,) = await tier.delete_many([key], deadline)
@@ -127,7 +127,7 @@ async def test_a_cancelled_call_tells_nothing() -> None:
     clock = FakeClock()
     inner = FakeTier(TierName.DISK, clock)
     tier = BreakerTier(inner, clock, lambda: 0.0)  # type: ignore[arg-type]
-    key, deadline = KeySpace().key("n", 1, b"k"), Deadline.after(1.0, clock)
+    key, deadline = KeySpace().key("n", 1, b"k"), Deadline.after(60.0, clock)
     inner.failing = FailureReason.UNAVAILABLE
     for _ in range(5):
         await tier.get_many([key], deadline)

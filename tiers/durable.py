@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from typing import Final, TypeVar
 
-from rocksdict import Rdict, WriteBatch
+from rocksdict import Rdict
 
 from terracekv.tiers.clock import Deadline
 from terracekv.tiers.errors import TierFull, TierUnavailable
@@ -60,15 +60,8 @@ class DurableStore:
         size_bytes = sum(len(key) + len(record or b"") for key, record in batch.items())
         if any(record is not None for record in batch.values()) and self.used_bytes() + size_bytes > self._bytes_max:
             raise TierFull(f"durable data is over its {self._bytes_max} bytes")
-        writes = WriteBatch(raw_mode=True)
-        handle = self._database.get_column_family_handle(DURABLE_FAMILY)
-        for key, record in batch.items():
-            if record is None:
-                writes.delete(key, handle)
-            else:
-                writes.put(key, record, handle)
         self._segments.make_room(2 * size_bytes)  # in the log and in the table
-        write(self._database, writes, logged=True)
+        write(self._database, DURABLE_FAMILY, list(batch.items()), logged=True)
         if synced:
             sync(self._database)
 

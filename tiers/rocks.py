@@ -202,8 +202,8 @@ def is_full(error: Exception) -> bool:
     return any(words in str(error) for words in ("No space left", "Disk quota"))
 
 
-def write(database: Rdict, batch: WriteBatch, logged: bool) -> None:
-    """Writes a batch, all or none. Raises Exception as rocksdict does.
+def write(database: Rdict, family: str, records: Iterable[tuple[bytes, bytes | None]], logged: bool) -> None:
+    """Puts (or with None deletes) records, all or none. Raises Exception as rocksdict does.
 
     A stall is waited for here, where other threads can run: inside RocksDB
     it would stop the whole process.
@@ -214,12 +214,24 @@ def write(database: Rdict, batch: WriteBatch, logged: bool) -> None:
     until = time.monotonic() + STALL_S_MAX
     while True:
         try:
-            database.write(batch, options)
+            database.write(_batch(database, family, records), options)
             return
         except Exception as error:  # rocksdict raises no narrower class
             if "Result incomplete" not in str(error) or time.monotonic() >= until:
                 raise
             time.sleep(STALL_WAIT_S)
+
+
+def _batch(database: Rdict, family: str, records: Iterable[tuple[bytes, bytes | None]]) -> WriteBatch:
+    """A batch of records; one that was refused cannot be written again."""
+    batch = WriteBatch(raw_mode=True)
+    batch.set_default_column_family(database.get_column_family_handle(family))
+    for key, record in records:
+        if record is None:
+            batch.delete(key)
+        else:
+            batch.put(key, record)
+    return batch
 
 
 def sync(database: Rdict) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rocksdict import Options, Rdict, WriteBatch
+from rocksdict import Options, Rdict
 
 from terracekv.tiers.clock import Clock
 from terracekv.tiers.data_directory import directory_bytes
@@ -136,12 +136,8 @@ class Segments:
         """Puts records into the active segment, those of a unit all or none. Raises Exception as rocksdict does."""
         for records, size_bytes in _batches(units):
             active = self.active
-            batch = WriteBatch(raw_mode=True)
-            batch.set_default_column_family(self._database.get_column_family_handle(active.name))
-            for key, record in records:
-                batch.put(key, record)
             self.make_room(size_bytes * (2 if logged else 1))
-            write(self._database, batch, logged)
+            write(self._database, active.name, records, logged)
             active.written_bytes += size_bytes
             active.unlogged = active.unlogged or not logged
             if size_bytes >= BATCH_BYTES_MAX // 4:

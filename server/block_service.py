@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -24,8 +24,10 @@ from terracekv.v1 import blocks_pb2_grpc
 Context = grpc.aio.ServicerContext[Any, Any]
 
 DEFAULT_NAMESPACE: Final = "blocks"
-WINDOW_BYTES_MAX: Final = 33_554_432  # payload loaded ahead of what is sent, twice at most
+WINDOW_BYTES_MAX: Final = 33_554_432  # payload of one load; one is sent while the next is loaded
+WINDOW_BYTES_TARGET: Final = 8_388_608  # enough to keep tiers and wire busy at once
 WINDOW_BLOCKS_MAX: Final = 256
+FIRST_WINDOW_BLOCKS: Final = 8
 STORE_BATCH_BYTES_MAX: Final = 16_777_216
 
 
@@ -59,22 +61,21 @@ class BlockService(blocks_pb2_grpc.BlockServiceServicer):
     async def _windows(
         self, namespace: str, keys: Sequence[bytes], deadline: Deadline
     ) -> AsyncIterator[tuple[int, list[Answer]]]:
-        """Answers in order, in runs that fit the window; the next run loads while one is being sent."""
-        start = 0
-        ahead = asyncio.ensure_future(self._window(namespace, keys, 0, deadline))
+        """Answers in order, in runs of about a window; the next run loads while one is being sent."""
+        start, blocks = 0, FIRST_WINDOW_BLOCKS
+        ahead = asyncio.ensure_future(self._window(namespace, keys[:blocks], deadline))
         try:
             while start < len(keys):
                 answers = await ahead
-                after = start + len(answers)
-                ahead = asyncio.ensure_future(self._window(namespace, keys, after, deadline))
+                after, blocks = start + len(answers), _blocks_of_a_window(answers)
+                ahead = asyncio.ensure_future(self._window(namespace, keys[after : after + blocks], deadline))
                 yield start, answers
                 start = after
         finally:
             ahead.cancel()
             await asyncio.wait([ahead])
 
-    async def _window(self, namespace: str, keys: Sequence[bytes], start: int, deadline: Deadline) -> list[Answer]:
-        run = keys[start : start + WINDOW_BLOCKS_MAX]
+    async def _window(self, namespace: str, run: Sequence[bytes], deadline: Deadline) -> list[Answer]:
         if not run:
             return []
         answers = await self._stack.get_many(namespace, run, deadline, WINDOW_BYTES_MAX)
@@ -133,9 +134,17 @@ def _name(namespace: str) -> str:
     return namespace or DEFAULT_NAMESPACE
 
 
-def _fetch_messages(start: int, answers: Sequence[Answer]) -> list[pb.FetchResponse]:
+def _blocks_of_a_window(answers: Sequence[Answer]) -> int:
+    """How many blocks to load next, by the sizes of those just loaded: a load should be sent as it is."""
+    sizes = [answer.found.head.size_bytes for answer in answers if isinstance(answer.found, Entry)]
+    if not sizes:
+        return WINDOW_BLOCKS_MAX
+    return max(1, min(WINDOW_BLOCKS_MAX, WINDOW_BYTES_TARGET * len(sizes) // max(1, sum(sizes))))
+
+
+def _fetch_messages(start: int, answers: Sequence[Answer]) -> Iterator[pb.FetchResponse]:
     """Messages of at most 1 MiB of data; small blocks share one."""
-    drafts = [_Draft()]
+    draft = _Draft()
     for index, answer in enumerate(answers, start):
         block = pb.FetchedBlock(index=index, status=replies.read_status(answer.found), tier=replies.tier_of(answer))
         frames: list[bytes] = []
@@ -143,15 +152,17 @@ def _fetch_messages(start: int, answers: Sequence[Answer]) -> list[pb.FetchRespo
             head = answer.found.head
             block.size_bytes, block.checksum, block.version = head.size_bytes, head.checksum, head.version
             frames = frames_of(answer.found)
-        if frames and not drafts[-1].fits(frames[0]):
-            drafts.append(_Draft())
-        drafts[-1].blocks.append(block)
+        if frames and not draft.fits(frames[0]):
+            yield draft.message()
+            draft = _Draft()
+        draft.blocks.append(block)
         for frame in frames:
-            if not drafts[-1].fits(frame):
-                drafts.append(_Draft())
-            drafts[-1].frames.append(frame)
-            drafts[-1].size_bytes += len(frame)
-    return [pb.FetchResponse(blocks=draft.blocks, data=b"".join(draft.frames)) for draft in drafts]
+            if not draft.fits(frame):
+                yield draft.message()
+                draft = _Draft()
+            draft.frames.append(frame)
+            draft.size_bytes += len(frame)
+    yield draft.message()
 
 
 @dataclass(slots=True)
@@ -165,3 +176,7 @@ class _Draft:
     def fits(self, frame: bytes) -> bool:
         """Whether a frame still goes in."""
         return not self.size_bytes or self.size_bytes + len(frame) <= FRAME_BYTES_MAX
+
+    def message(self) -> pb.FetchResponse:
+        """The message it has become."""
+        return pb.FetchResponse(blocks=self.blocks, data=b"".join(self.frames))

@@ -168,7 +168,11 @@ class Stack:
         """Which keys would hit, by the rules of get, as heads. Raises NamespaceNotFound."""
         namespace = self.namespaces.get(name)
         keys = self._keys(namespace, user_keys)
-        answers = {key: Answer(head_of(answer.found)) for key, answer in self._look(namespace, keys).items()}
+        now_us, proven_after_s = self._clock.now_us(), self._clock.age_s() - self._mutable_age_s_max
+        answers: dict[Key, Answer] = {}
+        for key in keys:
+            found = self.memory.peek_head(key, proven_after_s) or head_of(self.background.look(key, now_us))
+            answers[key] = Answer(MISS if hidden(namespace, key.user, found) else found)
         for tier in self._asked(namespace):
             absent = [key for key in answers if not answers[key].found]
             if absent:

@@ -247,7 +247,10 @@ class DiskTier:
     def _shut(self) -> None:
         self._readers.shutdown(wait=True)
         self._writers.shutdown(wait=True)
-        self._opened.close([*self._segments.flushed(), self.durable.family])
+        try:
+            self._segments.flush()
+        finally:
+            self._opened.close([*self._segments.release(), self.durable.family])
 
 
 async def open_disk(directory: Path, disk_bytes_max: int, durable_bytes_max: int, clock: Clock) -> DiskTier:

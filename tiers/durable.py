@@ -42,7 +42,7 @@ class DurableStore:
         """About what its records take: tables and what a flush has yet to write."""
         family = self._family
         tables = family.property_int_value("rocksdb.total-sst-files-size") or 0
-        return tables + (family.property_int_value("rocksdb.cur-size-active-mem-table") or 0)
+        return tables + (family.property_int_value("rocksdb.cur-size-all-mem-tables") or 0)
 
     async def get(self, key: bytes) -> bytes | None:
         """One record. Raises TierUnavailable."""

@@ -44,7 +44,7 @@ def segment_bytes_of(disk_bytes_max: int) -> int:
 
 @dataclass(slots=True)
 class Segment:
-    """One column family. `written_bytes` counts keys and values put into it since it was opened.
+    """One column family. `written_bytes` counts keys and values put into it.
 
     `unlogged`: it may hold records that kill -9 would lose.
     """
@@ -118,7 +118,9 @@ class Segments:
         )
         if not self.newest_first:
             self._begin(1)
+        self.active.written_bytes = self.active.file_bytes()
         self.measure()
+        self.make_room(0)  # the budget may be smaller than it was
 
     @property
     def active(self) -> Segment:
@@ -188,12 +190,14 @@ class Segments:
         self.used_bytes = directory_bytes(self._path) + memtable_bytes
         self._unmeasured_bytes = 0
 
-    def flushed(self) -> list[Rdict]:
-        """Writes the active segment's memory to disk, so that after a clean stop unlogged entries are there too.
+    def flush(self) -> None:
+        """Writes what is in memory to disk, so that after a clean stop unlogged entries are there too."""
+        for segment in self.newest_first:
+            if segment.may_lose():
+                segment.family.flush()
 
-        Gives the handles that must be closed before the database.
-        """
-        self.active.family.flush()
+    def release(self) -> list[Rdict]:
+        """Forgets the segments; the handles that must be closed before the database."""
         families = [segment.family for segment in self.newest_first]
         self.newest_first = ()
         return families

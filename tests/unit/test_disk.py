@@ -96,6 +96,26 @@ async def test_every_segment_is_found_again(opener: Opener, clock: FakeClock) ->
         assert payload(await get(tier, key(f"k{number}"))) == noise(MIB, number)
 
 
+async def test_a_restart_goes_on_filling_the_newest_segment(opener: Opener, clock: FakeClock) -> None:
+    for number in range(12):
+        tier = await opener(64 * MIB)
+        await put(tier, key(f"k{number}"), entry(noise(MIB, number), clock))
+    assert len(segments(tier)) == 4
+
+
+async def test_a_smaller_budget_holds_from_the_start(opener: Opener, clock: FakeClock, data_dir: Path) -> None:
+    tier = await opener(512 * MIB)
+    for number in range(120):
+        await put(tier, key(f"k{number}"), entry(noise(MIB, number % 5), clock))
+    tier = await opener(64 * MIB)
+    assert tier.counters.used_bytes <= 64 * MIB
+    until = time.monotonic() + 10
+    while directory_bytes(data_dir / "rocksdb") > 64 * MIB and time.monotonic() < until:
+        await asyncio.sleep(0.05)
+    assert directory_bytes(data_dir / "rocksdb") <= 64 * MIB
+    assert await get(tier, key("k119"))
+
+
 # --- segments and budget ---
 
 

@@ -34,8 +34,7 @@ from terracekv.tiers.segments import Segments
 from terracekv.tiers.stats import TierCounters
 
 READ_THREADS: Final = 4
-READS_INFLIGHT_MAX: Final = 256
-WRITE_QUEUE_BYTES_MAX: Final = 268_435_456
+READS_INFLIGHT_MAX: Final = 1_024
 
 T = TypeVar("T")
 
@@ -112,7 +111,7 @@ class DiskTier:
 
         An entry over a quarter of the budget fails as FULL: it would push out everything else.
         """
-        refused = self._refused(deadline, sum(entry.head.size_bytes for _, entry in items))
+        refused = await self._not_admitted(sum(entry.head.size_bytes for _, entry in items), deadline)
         if refused is not None:
             self._counters.failures += len(items)
             return [refused] * len(items)
@@ -148,7 +147,7 @@ class DiskTier:
         self, keys: Sequence[Key], deadline: Deadline, level: WriteLevel = WriteLevel.BUFFERED
     ) -> list[DeleteResult]:
         """As in the contract."""
-        refused = self._refused(deadline, 0)
+        refused = self._refused(deadline)
         if refused is not None:
             self._counters.failures += len(keys)
             return [refused] * len(keys)
@@ -159,14 +158,18 @@ class DiskTier:
         self._counters.failures += len(results) - results.count(None)
         return results
 
-    def _refused(self, deadline: Deadline, size_bytes: int) -> TierFailure | None:
+    def _refused(self, deadline: Deadline) -> TierFailure | None:
         if self._closed:
             return TierFailure(self.name, FailureReason.UNAVAILABLE, "closed")
         if deadline.passed():
             return TierFailure(self.name, FailureReason.TIMEOUT, "the deadline passed")
-        if self._writer.waiting_bytes and self._writer.waiting_bytes + size_bytes > WRITE_QUEUE_BYTES_MAX:
-            return TierFailure(self.name, FailureReason.FULL, "too many bytes wait to be written")
         return None
+
+    async def _not_admitted(self, size_bytes: int, deadline: Deadline) -> TierFailure | None:
+        refused = self._refused(deadline)
+        if refused is None and not await self._writer.admit(size_bytes, deadline):
+            return TierFailure(self.name, FailureReason.TIMEOUT, "the deadline passed before there was room to write")
+        return self._refused(deadline) if refused is None else refused
 
     @staticmethod
     async def _settled(answers: Sequence[asyncio.Future[T]], deadline: Deadline) -> None:
@@ -182,10 +185,9 @@ class DiskTier:
 
     async def _in_thread(self, read: Callable[[], T], deadline: Deadline) -> T | TierFailure:
         """Runs a read in a thread and waits for it no longer than the deadline; it ends by itself."""
-        if self._closed:
-            return TierFailure(self.name, FailureReason.UNAVAILABLE, "closed")
-        if deadline.passed():
-            return TierFailure(self.name, FailureReason.TIMEOUT, "the deadline passed")
+        refused = self._refused(deadline)
+        if refused is not None:
+            return refused
         if self._reads >= READS_INFLIGHT_MAX:
             return TierFailure(self.name, FailureReason.UNAVAILABLE, "too many reads wait for the disk")
         running = asyncio.get_running_loop().run_in_executor(self._readers, read)

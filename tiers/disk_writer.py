@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from terracekv.tiers.base import WriteLevel
-from terracekv.tiers.clock import Clock
+from terracekv.tiers.clock import Clock, Deadline
 from terracekv.tiers.disk_reader import HEAD, HEADS_AT_ONCE, DiskReader, Located, markers, part_key
 from terracekv.tiers.entry import Entry, FailureReason, Key, Kind, Miss, Stored, TierFailure, TierName
 from terracekv.tiers.envelope import encode_inline, encode_parts
@@ -31,6 +31,7 @@ from terracekv.tiers.segments import DELETED, Segments
 INLINE_BYTES_MAX: Final = 65_536
 GROUP_BYTES_MAX: Final = 33_554_432
 GROUP_REQUESTS_MAX: Final = 1_024
+QUEUE_BYTES_MAX: Final = 268_435_456
 PARTS_ID_BYTES: Final = 8
 
 Result = Stored | TierFailure | None
@@ -75,6 +76,7 @@ class DiskWriter:
         self._executor = executor
         self._clock = clock
         self._waiting: deque[Request] = deque()
+        self._room = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def submit(self, key: Key, entry: Entry | None, level: WriteLevel) -> asyncio.Future[Result]:
@@ -87,6 +89,21 @@ class DiskWriter:
             self._task = loop.create_task(self._run())
         return request.done
 
+    async def admit(self, size_bytes: int, deadline: Deadline) -> bool:
+        """Waits until so many bytes more may be queued; False if the deadline came first.
+
+        Their callers hold them anyway; waiting out here keeps the queue short
+        for whoever closes the tier. An empty queue admits any size.
+        """
+        while self.waiting_bytes and self.waiting_bytes + size_bytes > QUEUE_BYTES_MAX:
+            self._room.clear()
+            try:
+                async with asyncio.timeout(deadline.left_s()):
+                    await self._room.wait()
+            except TimeoutError:
+                return False
+        return True
+
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         while self._waiting:
@@ -96,6 +113,7 @@ class DiskWriter:
                 self.waiting_bytes -= request.size_bytes
                 if not request.done.done():
                     request.done.set_result(answer)
+            self._room.set()
 
     def _take_group(self) -> list[Request]:
         group: list[Request] = []

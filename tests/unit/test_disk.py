@@ -448,6 +448,22 @@ async def test_a_large_value_comes_back_while_small_ones_and_the_loop_go_on(disk
     assert worst_s < 0.5, worst_s
 
 
+async def test_more_than_the_queue_holds_waits_for_room_within_the_deadline(
+    opener: Opener, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("terracekv.tiers.disk_writer.QUEUE_BYTES_MAX", 8 * MIB)
+    tier = await opener()
+    items = [(key(f"k{number}"), entry([noise(MIB, number)] * 6, clock)) for number in range(6)]
+    results = await asyncio.gather(*(tier.put_many([item], soon(clock)) for item in items))
+    assert all(isinstance(result, Stored) for (result,) in results)
+    slow = asyncio.gather(*(tier.put_many([(key(f"n{at}"), items[at][1])], soon(clock)) for at in range(2)))
+    await asyncio.sleep(0)
+    (late,) = await tier.put_many([(key("late"), items[0][1])], Deadline.after(0.001, clock))
+    assert isinstance(late, TierFailure)
+    assert late.reason is FailureReason.TIMEOUT
+    await slow
+
+
 async def test_a_deadline_that_passes_while_waiting_is_a_timeout(
     disk: DiskTier, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

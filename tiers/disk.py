@@ -33,7 +33,8 @@ from terracekv.tiers.rocks import Opened, one_line, open_database
 from terracekv.tiers.segments import Segments
 from terracekv.tiers.stats import TierCounters
 
-READ_THREADS: Final = 4
+LOOK_THREADS: Final = 2
+BULK_THREADS: Final = 2  # for large payloads, apart, so that a look-up never queues behind them
 READS_INFLIGHT_MAX: Final = 1_024
 
 T = TypeVar("T")
@@ -52,7 +53,8 @@ class DiskTier:
         self._closing: asyncio.Task[None] | None = None
         self._failed = ""  # the last error, until an operation succeeds
         self._reads = 0
-        self._readers = ThreadPoolExecutor(READ_THREADS, "terracekv-disk-read")
+        self._lookers = ThreadPoolExecutor(LOOK_THREADS, "terracekv-disk-look")
+        self._bulk = ThreadPoolExecutor(BULK_THREADS, "terracekv-disk-bulk")
         self._writers = ThreadPoolExecutor(1, "terracekv-disk-write")
         self._segments = Segments(opened, disk_bytes_max, clock)
         self._reader = DiskReader(self._segments)
@@ -75,7 +77,7 @@ class DiskTier:
             self._counters.failures += len(keys)
             return [reading] * len(keys)
         while reading.waiting:
-            stepped = await self._in_thread(lambda: self._reader.step(reading), deadline)
+            stepped = await self._in_thread(lambda: self._reader.step(reading), deadline, self._bulk)
             if isinstance(stepped, TierFailure):
                 for place in reading.unread():
                     reading.found[place] = stepped
@@ -183,14 +185,16 @@ class DiskTier:
         self._failed = result.detail if isinstance(result, TierFailure) else ""
         return result
 
-    async def _in_thread(self, read: Callable[[], T], deadline: Deadline) -> T | TierFailure:
+    async def _in_thread(
+        self, read: Callable[[], T], deadline: Deadline, executor: ThreadPoolExecutor | None = None
+    ) -> T | TierFailure:
         """Runs a read in a thread and waits for it no longer than the deadline; it ends by itself."""
         refused = self._refused(deadline)
         if refused is not None:
             return refused
         if self._reads >= READS_INFLIGHT_MAX:
             return TierFailure(self.name, FailureReason.UNAVAILABLE, "too many reads wait for the disk")
-        running = asyncio.get_running_loop().run_in_executor(self._readers, read)
+        running = asyncio.get_running_loop().run_in_executor(executor or self._lookers, read)
         self._reads += 1
         running.add_done_callback(self._read_over)
         await asyncio.wait([running], timeout=deadline.left_s())
@@ -247,8 +251,8 @@ class DiskTier:
         await asyncio.to_thread(self._shut)
 
     def _shut(self) -> None:
-        self._readers.shutdown(wait=True)
-        self._writers.shutdown(wait=True)
+        for executor in (self._lookers, self._bulk, self._writers):
+            executor.shutdown(wait=True)
         try:
             self._segments.flush()
         finally:

@@ -23,7 +23,7 @@ HEAD: Final = b"h"
 MUTABLE: Final = b"m"
 PART: Final = b"p"
 HEADS_AT_ONCE: Final = 64  # 4 MiB with payloads: rocksdict holds the interpreter while it makes bytes of them
-STEP_BYTES: Final = 8_388_608
+STEP_BYTES: Final = 4_194_304
 SCAN_KEYS_AT_ONCE: Final = 256
 _DAMAGED: Final = b"damaged"
 
@@ -118,7 +118,7 @@ class DiskReader:
         return reading
 
     def step(self, reading: Reading) -> None:
-        """Reads some of what waits: about 8 MiB."""
+        """Reads some of what waits: about 4 MiB."""
         read_bytes = 0
         while reading.waiting and read_bytes < STEP_BYTES:
             one = reading.waiting[0]

@@ -145,8 +145,11 @@ def test_sigterm_ends_what_was_accepted_and_exits_0(start_node: StartNode) -> No
     assert time.monotonic() - began < 15
     assert set(outcomes) <= {"OK", "UNAVAILABLE", "CANCELLED"}
     assert outcomes.count("OK") > 10
-    for member in state["members"]:
-        assert not Path(f"/proc/{member['pid']}").exists()
+    for member in state["members"]:  # ended by now; the system may take a moment to forget it
+        ended_by = time.monotonic() + 10
+        while Path(f"/proc/{member['pid']}").exists():
+            assert time.monotonic() < ended_by
+            time.sleep(0.05)
 
 
 def test_what_was_put_is_there_after_a_restart(start_node: StartNode) -> None:

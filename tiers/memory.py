@@ -132,12 +132,17 @@ class MemoryTier:
             self._counters.evictions = self._map.evictions
         return self._counters
 
-    def peek(self, key: Key, proven_after_s: float = 0.0) -> Entry | Miss:
-        """The entry, if it lives and was proven after that moment of `Clock.age_s`; without await."""
+    def peek(self, key: Key, proven_after_s: float = 0.0, *, again: bool = False) -> Entry | Miss:
+        """The entry, if it lives and was proven after that moment of `Clock.age_s`; without await.
+
+        `again`: a second look of the same reader, whose miss is counted already.
+        """
         with self._lock:
             found = self._live(key, proven_after_s)
             if found is not MISS:
                 self._counters.read_bytes += found.head.size_bytes
+            elif again:
+                self._counters.misses -= 1
             return found
 
     def peek_head(self, key: Key, proven_after_s: float = 0.0) -> Head | Miss:

@@ -112,12 +112,12 @@ class Stack:
             answers.update(await self._load(namespace, missing, deadline, bytes_max))
         return within([answers[key] for key in keys], bytes_max)
 
-    def _look(self, namespace: Namespace, keys: Iterable[Key]) -> dict[Key, Answer]:
+    def _look(self, namespace: Namespace, keys: Iterable[Key], again: bool = False) -> dict[Key, Answer]:
         now_us = self._clock.now_us()
         proven_after_s = self._clock.age_s() - self._mutable_age_s_max
         answers: dict[Key, Answer] = {}
         for key in keys:
-            found = self.memory.peek(key, proven_after_s) or self.background.look(key, now_us)
+            found = self.memory.peek(key, proven_after_s, again=again) or self.background.look(key, now_us)
             answers[key] = Answer(MISS) if hidden(namespace, key.user, found) else Answer(found, TierName.MEMORY)
         return answers
 
@@ -141,7 +141,7 @@ class Stack:
         self, namespace: Namespace, deadline: Deadline, bytes_max: int | None, crew: Sequence[Flight]
     ) -> None:
         # Second look: a put may have filled memory between the caller's look and the first step of this task.
-        answers = self._look(namespace, [flight.key for flight in crew])
+        answers = self._look(namespace, [flight.key for flight in crew], again=True)
         for tier in self._asked(namespace):
             absent = [key for key in answers if not answers[key].found]
             if absent:

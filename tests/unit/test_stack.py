@@ -93,6 +93,15 @@ async def test_a_key_that_nobody_has_is_a_miss() -> None:
     assert (await node.get(b"nothing")).found is MISS
 
 
+async def test_a_read_is_one_hit_or_one_miss_of_memory() -> None:
+    node = await make()
+    await node.put(b"k", b"value")
+    for key in (b"k", b"k", b"nothing"):
+        await node.get(key)
+    counters = node.stack.memory.counters
+    assert (counters.hits, counters.misses, counters.read_bytes) == (2, 1, 10)
+
+
 async def test_a_hit_in_the_shared_tier_fills_memory() -> None:
     node = await make()
     await node.put(b"k", b"value")

@@ -24,6 +24,7 @@ from terracekv.tiers.metered import Latencies
 ACCESS_LOG: Final = logging.getLogger("terracekv.access")
 ERROR_LOG: Final = logging.getLogger("terracekv.server")
 SLOW_CALL_S: Final = 1.0
+REPLY_BYTES_BOOKED_MIN: Final = 65_536  # smaller ones are not worth the callback
 _OURS: Final = "/terracekv.v1."
 _ADMIN: Final = "/terracekv.v1.AdminService/"
 
@@ -102,7 +103,9 @@ class _Call:
             async with _Booked(self, context), asyncio.timeout(self._timeout_s(context)):
                 self.owner.refuse_if_draining(self.method)
                 with self.owner._calls.hold(1), self.owner._bytes.hold(_size_of(request)):
-                    return await handler(request, context)
+                    reply = await handler(request, context)
+                self._book_reply(reply, context)
+                return reply
 
         return answer
 
@@ -117,6 +120,13 @@ class _Call:
                         yield message
 
         return stream
+
+    def _book_reply(self, reply: Any, context: Context) -> None:
+        """A large reply is booked until it is sent or its caller is gone. Raises Overloaded."""
+        size_bytes = _size_of(reply)
+        if size_bytes >= REPLY_BYTES_BOOKED_MIN:
+            self.owner._bytes.take(size_bytes)
+            context.add_done_callback(lambda _: self.owner._bytes.give(size_bytes))  # type: ignore[arg-type]
 
     def _timeout_s(self, context: Context) -> float | None:
         """A call that brings its own deadline is ended by gRPC itself."""

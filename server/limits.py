@@ -34,14 +34,22 @@ class Budget:
         self.amount = 0
         self.refused = 0
 
-    @contextmanager
-    def hold(self, amount: int) -> Iterator[None]:
-        """Counts `amount` in for the length of the block. Raises Overloaded."""
+    def take(self, amount: int) -> None:
+        """Counts `amount` in, until `give`. Raises Overloaded."""
         if self.amount + amount > self.amount_max:
             self.refused += 1
             raise Overloaded(self.reason, self.amount_max)
         self.amount += amount
+
+    def give(self, amount: int) -> None:
+        """Counts `amount` out."""
+        self.amount -= amount
+
+    @contextmanager
+    def hold(self, amount: int) -> Iterator[None]:
+        """Counts `amount` in for the length of the block. Raises Overloaded."""
+        self.take(amount)
         try:
             yield
         finally:
-            self.amount -= amount
+            self.give(amount)

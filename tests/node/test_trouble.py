@@ -131,6 +131,25 @@ def test_bytes_are_booked_before_they_come_and_given_back(start_node: StartNode)
         assert stubs.put(b"k", bytes(2 * MIB)).version
 
 
+def test_large_replies_are_booked_until_they_are_sent(start_node: StartNode) -> None:
+    node = start_node("--shared", "none", TERRACEKV_BYTES_INFLIGHT_MAX=str(8 * MIB))
+    with stubs_of(node) as stubs:
+        stubs.put(b"k", bytes(3 * MIB))
+
+        def one(_: int) -> str:
+            try:
+                return str(len(stubs.get(b"k").value))
+            except grpc.RpcError as error:
+                return reason_of(error)
+
+        with ThreadPoolExecutor(16) as pool:
+            outcomes = set(pool.map(one, range(64)))
+        assert str(3 * MIB) in outcomes
+        assert outcomes <= {str(3 * MIB), "BYTES_INFLIGHT"}
+        until(lambda: metric(node, 'terracekv_inflight{what="bytes"}') == 0)
+        assert len(stubs.get(b"k").value) == 3 * MIB
+
+
 def test_a_draining_node_refuses_work_and_says_so(start_node: StartNode) -> None:
     node = start_node("--shared", "none")
     with stubs_of(node) as stubs:

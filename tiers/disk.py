@@ -7,6 +7,7 @@ until it expires or its segment is dropped to keep the budget.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -33,6 +34,7 @@ from terracekv.tiers.rocks import Opened, one_line, open_database
 from terracekv.tiers.segments import Segments
 from terracekv.tiers.stats import TierCounters
 
+LOG: Final = logging.getLogger("terracekv.disk")
 LOOK_THREADS: Final = 2
 BULK_THREADS: Final = 2  # for large payloads, apart, so that a look-up never queues behind them
 READS_INFLIGHT_MAX: Final = 1_024
@@ -51,7 +53,9 @@ class DiskTier:
         self._clock = clock
         self._closed = False
         self._closing: asyncio.Task[None] | None = None
-        self._failed = ""  # the last error, until an operation succeeds
+        # The last errors, each until its like succeeds: after a full disk reads go on and writes may never again.
+        self._read_error = ""
+        self._write_error = ""
         self._reads = 0
         self._lookers = ThreadPoolExecutor(LOOK_THREADS, "terracekv-disk-look")
         self._bulk = ThreadPoolExecutor(BULK_THREADS, "terracekv-disk-bulk")
@@ -182,7 +186,10 @@ class DiskTier:
         if not answer.done():
             return TierFailure(self.name, FailureReason.TIMEOUT, "the deadline passed while writing")
         result = answer.result()
-        self._failed = result.detail if isinstance(result, TierFailure) else ""
+        if isinstance(result, TierFailure):
+            self._write_error = result.detail
+        elif isinstance(result, Stored) and not result.kept:  # what was kept or absent need not have been written
+            self._write_error = ""
         return result
 
     async def _in_thread(
@@ -202,9 +209,9 @@ class DiskTier:
             return TierFailure(self.name, FailureReason.TIMEOUT, "the deadline passed while reading")
         error = running.exception()
         if error is not None:
-            self._failed = one_line(Exception(str(error)))
-            return TierFailure(self.name, FailureReason.UNAVAILABLE, self._failed)
-        self._failed = ""
+            self._read_error = one_line(Exception(str(error)))
+            return TierFailure(self.name, FailureReason.UNAVAILABLE, self._read_error)
+        self._read_error = ""
         return running.result()
 
     def _read_over(self, running: asyncio.Future[T]) -> None:
@@ -232,11 +239,12 @@ class DiskTier:
             await asyncio.get_running_loop().run_in_executor(self._writers, self._segments.clear)
 
     def state(self) -> tuple[TierState, str]:
-        """Down while closed; degraded after an error, until an operation succeeds."""
+        """Down while closed; degraded after an error, until an operation of its kind succeeds."""
         if self._closed:
             return TierState.DOWN, "closed"
-        if self._failed:
-            return TierState.DEGRADED, self._failed
+        error = self._write_error or self._read_error
+        if error:
+            return TierState.DEGRADED, error
         return TierState.UP, f"{len(self._segments.newest_first)} segments"
 
     async def close(self) -> None:
@@ -253,10 +261,14 @@ class DiskTier:
     def _shut(self) -> None:
         for executor in (self._lookers, self._bulk, self._writers):
             executor.shutdown(wait=True)
+        troubles = []
         try:
             self._segments.flush()
-        finally:
-            self._opened.close([*self._segments.release(), self.durable.family])
+        except Exception as error:  # rocksdict raises no narrower class
+            troubles.append(one_line(error))
+        troubles += self._opened.close([*self._segments.release(), self.durable.family])
+        if troubles:
+            LOG.warning("closed without all unlogged entries", extra={"reason": troubles[0]})
 
 
 async def open_disk(directory: Path, disk_bytes_max: int, durable_bytes_max: int, clock: Clock) -> DiskTier:

@@ -43,6 +43,7 @@ LOG_FILES_MAX: Final = 4
 STALL_S_MAX: Final = 10.0
 STALL_WAIT_S: Final = 0.01
 _NEVER: Final = 1 << 30
+_NO_ROOM: Final = ("No space left", "Disk quota", "File too large")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,19 +122,24 @@ class Opened:
     set_aside: list[str] = field(default_factory=list)
     lock: int = -1
 
-    def close(self, families: Iterable[Rdict] = ()) -> None:
-        """Closes the database, after the handles of its column families, and lets the directory go. Idempotent.
+    def close(self, families: Iterable[Rdict] = ()) -> list[str]:
+        """Closes the handles of column families, then the database, and lets the directory go; what went wrong.
 
-        RocksDB keeps its lock until the last handle is closed.
+        RocksDB keeps its lock until the last handle is closed, so each is
+        closed whatever became of the others: a full disk errs at each.
+        Idempotent.
         """
-        if self.lock >= 0:
+        if self.lock < 0:
+            return []
+        troubles = []
+        for handle in (*families, self.database):
             try:
-                for family in families:
-                    family.close()
-                self.database.close()
-            finally:
-                os.close(self.lock)
-                self.lock = -1
+                handle.close()
+            except Exception as error:  # rocksdict raises no narrower class; the handle is closed nevertheless
+                troubles.append(one_line(error))
+        os.close(self.lock)
+        self.lock = -1
+        return troubles
 
 
 def open_database(directory: Path, disk_bytes_max: int, durable_family: str) -> Opened:
@@ -186,7 +192,7 @@ def _families(path: Path, options: Options) -> list[str]:
 def _is_damage(message: str) -> bool:
     """Whether an error of opening means damaged files, not a lack of rights, space or handles."""
     excused = (
-        "Permission denied", "No space left", "Disk quota", "Too many open files", "lock hold", "No locks available",
+        *_NO_ROOM, "Permission denied", "Too many open files", "lock hold", "No locks available",
         "Read-only file system", "Input/output error", "Cannot allocate memory", "Stale file handle",
     )  # fmt: skip
     return not any(words in message for words in excused)
@@ -199,7 +205,7 @@ def one_line(error: Exception) -> str:
 
 def is_full(error: Exception) -> bool:
     """Whether an error of a write means that there is no room."""
-    return any(words in str(error) for words in ("No space left", "Disk quota"))
+    return any(words in str(error) for words in _NO_ROOM)
 
 
 def write(database: Rdict, family: str, records: Iterable[tuple[bytes, bytes | None]], logged: bool) -> None:

@@ -237,6 +237,7 @@ class Stack:
         self, namespace: Namespace, items: dict[Key, Entry], level: Durability, deadline: Deadline
     ) -> dict[Key, PutResult]:
         results: dict[Key, PutResult] = {}
+        await self._remove_hidden(namespace, items, deadline)
         if level is Durability.MEMORY:
             results = {key: self._kept_here(namespace, key, entry) for key, entry in items.items()}
         elif level is Durability.SHARED:
@@ -248,6 +249,23 @@ class Stack:
         self._owe(self._placement.owed(namespace, level), new)
         await self._fill_memory(namespace, new)
         return results
+
+    async def _remove_hidden(self, namespace: Namespace, items: dict[Key, Entry], deadline: Deadline) -> None:
+        """Removes copies that a prefix invalidation hides: the first copy of a key stays, and they would be in the way.
+
+        In each tier by itself: one may hold a copy from before the invalidation and another one from after it.
+        """
+        floors = {key: floor for key in items if (floor := namespace.floor(key.user))} if namespace.floors else {}
+        if not floors:
+            return
+        now_us = self._clock.now_us()
+        waiting = {key: head_of(self.background.look(key, now_us)) for key in floors}
+        await self.background.forget([key for key, head in waiting.items() if _is_under(floors[key], head)])
+        for tier in (self.memory, *self._asked(namespace)):
+            heads = zip(floors, await tier.head_many(list(floors), deadline), strict=True)
+            old = [key for key, head in heads if _is_under(floors[key], head)]
+            if old:
+                await tier.delete_many(old, deadline, WriteLevel.LOGGED)
 
     def _kept_here(self, namespace: Namespace, key: Key, entry: Entry) -> PutResult:
         first = self._look(namespace, [key])[key].found
@@ -312,8 +330,12 @@ class Stack:
 
     async def invalidate_prefix(self, name: str, prefix: bytes, deadline: Deadline) -> Namespace:
         """Hides every entry whose key starts with `prefix`. Raises NamespaceNotFound, TierError."""
-        self.namespaces.get(name)
-        return await self.namespaces.invalidate_prefix(name, prefix, self.highest_version, deadline)
+        namespace = self.namespaces.get(name)
+        highest = self.highest_version
+        if not self._placement.uses_shared(namespace):
+            # Above every version that this node gave, also before a restart: those may be ahead of the clock.
+            highest = max(highest, await self._versions.next())
+        return await self.namespaces.invalidate_prefix(name, prefix, highest, deadline)
 
     async def raise_epoch(self, name: str, deadline: Deadline) -> Namespace:
         """Hides every entry of the namespace. Raises NamespaceNotFound, TierError."""
@@ -366,6 +388,10 @@ def _landed(flight: Flight) -> Answer:
     if flight.result.cancelled():
         return Answer(TierFailure(TierName.SHARED, FailureReason.UNAVAILABLE, "the load was cancelled"))
     return flight.result.result()
+
+
+def _is_under(floor: int, head: HeadFound) -> bool:
+    return isinstance(head, Head) and head.version <= floor
 
 
 def _versioned(entry: Entry, version: int) -> Entry:

@@ -480,6 +480,21 @@ async def test_what_is_written_after_a_prefix_invalidation_is_read(namespace: st
         assert await node.value(b"user/1", namespace) == b"new"
 
 
+@pytest.mark.parametrize("level", [Durability.MEMORY, Durability.SHARED, Durability.WAL])
+async def test_a_hidden_first_copy_does_not_stand_in_the_way_of_the_next(level: Durability) -> None:
+    node = await make()
+    await node.put(b"user/1", b"old", "blocks")
+    await node.settled()
+    await node.stack.invalidate_prefix("blocks", b"user/", node.soon())
+    assert not (await node.put(b"user/1", b"new", "blocks", durability=level)).kept
+    assert (await node.put(b"user/1", b"third", "blocks", durability=level)).kept
+    await node.settled()
+    for clear in (node.stack.memory.clear, node.shared.clear):
+        assert await node.value(b"user/1", "blocks") == b"new"
+        await clear()
+    assert await node.value(b"user/1", "blocks") == b"new"
+
+
 async def test_a_clock_that_goes_back_hides_nothing() -> None:
     node = await make(has_shared=False)
     before = await node.put(b"k", b"1")

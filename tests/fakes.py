@@ -27,7 +27,7 @@ from terracekv.tiers.stats import TierCounters
 
 
 class FakeTier:
-    """Holds entries in a dict. `failing` makes every key fail; a closed `gate` holds reads after they have looked."""
+    """Holds entries in a dict. `failing` makes every key fail; a closed `gate` holds gets after they have looked."""
 
     def __init__(self, name: TierName, clock: Clock, absent: bool = False) -> None:
         self.name = name
@@ -56,11 +56,7 @@ class FakeTier:
 
     async def get_many(self, keys: Sequence[Key], deadline: Deadline, bytes_max: int | None = None) -> list[Found]:
         self.reads.append(list(keys))
-        now_us = self._clock.now_us()
-        found: list[Found] = []
-        for key in keys:
-            entry = self.held.get(key)
-            found.append(MISS if entry is None or entry.head.expired(now_us) else entry)
+        found = self._found(keys)
         self.looked.set()
         try:
             async with asyncio.timeout(deadline.left_s()):
@@ -76,10 +72,18 @@ class FakeTier:
         return answers
 
     async def head_many(self, keys: Sequence[Key], deadline: Deadline) -> list[HeadFound]:
-        before = self.counters.read_bytes
-        heads = [head_of(found) for found in await self.get_many(keys, deadline)]
-        self.counters.read_bytes = before
-        return heads
+        self.reads.append(list(keys))
+        failed: list[HeadFound] | None = self._fail(len(keys), deadline)  # type: ignore[assignment]
+        if failed is not None:
+            return failed
+        found = self._found(keys)
+        self._count_reads(found)
+        return [head_of(one) for one in found]
+
+    def _found(self, keys: Sequence[Key]) -> list[Found]:
+        now_us = self._clock.now_us()
+        entries = [self.held.get(key) for key in keys]
+        return [MISS if one is None or one.head.expired(now_us) else one for one in entries]
 
     def _count_reads(self, answers: Sequence[Found]) -> None:
         self.counters.hits += sum(bool(one) for one in answers)

@@ -5,7 +5,8 @@ here. What waits can be read (`look`), so that an entry which memory has already
 dropped is not missed. Over `pending_bytes_max` a put waits within its deadline
 until there is room: nothing is dropped to make room. A copy that its tier
 refuses is tried three times, then given up and counted: what was acked is at
-the level it was acked with.
+the level it was acked with. Only a copy whose tier would otherwise answer with
+an older value is tried on, for as long as it lives.
 """
 
 from __future__ import annotations
@@ -31,7 +32,13 @@ class _Pending:
     key: Key
     entry: Entry
     done: asyncio.Future[None] = field(repr=False)
+    tries_max: int | None = TRIES_MAX
     tries: int = 0
+
+    def is_over(self, now_us: int) -> bool:
+        """Whether it is not tried again."""
+        spent = self.tries_max is not None and self.tries >= self.tries_max
+        return spent or self.entry.head.expired(now_us)
 
 
 class _Lane:
@@ -44,11 +51,11 @@ class _Lane:
         self.writing: dict[Key, _Pending] = {}
         self.task: asyncio.Task[None] | None = None
 
-    def add(self, key: Key, entry: Entry) -> None:
+    def add(self, key: Key, entry: Entry, tries_max: int | None) -> None:
         older = self.waiting.pop(key, None)
         if older is not None:
             self.owner.settled(older)
-        self.waiting[key] = _Pending(key, entry, asyncio.get_running_loop().create_future())
+        self.waiting[key] = _Pending(key, entry, asyncio.get_running_loop().create_future(), tries_max)
         if self.task is None or self.task.done():
             self.task = asyncio.get_running_loop().create_task(self._run())
 
@@ -88,8 +95,9 @@ class _Lane:
         return bool(failed)
 
     def _again(self, pending: _Pending) -> None:
-        if pending.tries >= TRIES_MAX or pending.key in self.waiting:
-            self.owner.given_up += pending.tries >= TRIES_MAX
+        over = pending.is_over(self.owner.clock.now_us())
+        if over or pending.key in self.waiting:
+            self.owner.given_up += over
             pending.tries = 0  # settled by the caller
         else:
             self.waiting[pending.key] = pending
@@ -122,10 +130,10 @@ class Background:
         """Whether `admit` would not wait."""
         return not self.pending_bytes or self.pending_bytes + size_bytes <= self.pending_bytes_max
 
-    def add(self, tier: TierName, key: Key, entry: Entry) -> None:
-        """Owes a copy to a tier. Call `admit` before."""
+    def add(self, tier: TierName, key: Key, entry: Entry, tries_max: int | None = TRIES_MAX) -> None:
+        """Owes a copy to a tier; with `tries_max` None until it is written or expires. Call `admit` before."""
         self.pending_bytes += entry.head.size_bytes
-        self._lanes[tier].add(key, entry)
+        self._lanes[tier].add(key, entry, tries_max)
 
     def look(self, key: Key, now_us: int) -> Entry | Miss:
         """An entry that waits, if it lives."""

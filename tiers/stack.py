@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from terracekv.tiers.background import Background
+from terracekv.tiers.background import TRIES_MAX, Background
 from terracekv.tiers.base import Tier, TierState, VersioningTier, WriteLevel
 from terracekv.tiers.clock import Clock, Deadline
 from terracekv.tiers.entry import (
@@ -214,7 +214,7 @@ class Stack:
         stored = {key: _versioned(items[key], one.version) for key, one in results.items() if isinstance(one, Stored)}
         if level in (Durability.WAL, Durability.FSYNC):
             await self._write_disk(stored, level, results, deadline)
-        self._owe(self._placement.owed(namespace, level), stored)
+        self._owe(self._placement.owed(namespace, level), stored, right=not self._placement.uses_shared(namespace))
         # In one step, without a yield: loads that began before this write keep out of memory, the write goes in.
         self.flights.spoil(items)
         lost = [key for key in items if not isinstance(results[key], Stored)]
@@ -290,10 +290,11 @@ class Stack:
         """Memory is brought up to date even when the caller's time is over: what it held would be older."""
         return Deadline.after(1.0, self._clock)
 
-    def _owe(self, tiers: Iterable[TierName], items: dict[Key, Entry]) -> None:
+    def _owe(self, tiers: Iterable[TierName], items: dict[Key, Entry], right: bool = False) -> None:
+        """Owes copies to tiers; to one that is right about a key for as long as it takes: it has an older one."""
         for tier in tiers:
             for key, entry in items.items():
-                self.background.add(tier, key, entry)
+                self.background.add(tier, key, entry, None if right else TRIES_MAX)
 
     # --- delete and invalidate ---
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from fakes import FakeTier
 
 from terracekv.tiers.background import TRIES_MAX, Background
@@ -90,6 +91,20 @@ async def test_a_tier_that_fails_is_tried_again_then_given_up_and_counted() -> N
     background.add(TierName.DISK, key(b"k"), entry(b"value"))
     await background.flush(soon())
     assert disk.counters.failures == TRIES_MAX
+    assert (background.given_up, background.pending_bytes) == (1, 0)
+
+
+async def test_a_copy_whose_tier_has_an_older_value_is_tried_for_as_long_as_it_lives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("terracekv.tiers.background.RETRY_AFTER_S", 0.01)
+    background, disk = parts()
+    disk.failing = FailureReason.UNAVAILABLE
+    background.add(TierName.DISK, key(b"k"), entry(b"value", expires_us=CLOCK.now_us() + 400_000), tries_max=None)
+    await asyncio.sleep(0.2)
+    assert disk.counters.failures > TRIES_MAX
+    assert background.look(key(b"k"), CLOCK.now_us()) is not MISS
+    await background.flush(soon(2))
     assert (background.given_up, background.pending_bytes) == (1, 0)
 
 

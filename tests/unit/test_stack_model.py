@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import pytest
 from fakes import FakeRecords, FakeReservation, FakeTier
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from makers import soon
@@ -277,7 +277,7 @@ class StackMachine(RuleBasedStateMachine):
             if level is not Durability.MEMORY:
                 history.kept = max(history.kept, number)
         tier = {Durability.SHARED: self.shared, Durability.WAL: self.disk, Durability.FSYNC: self.disk}.get(level)
-        assert result.kept or tier is None or self.visible(tier, user), "acked, but it cannot be read"
+        assert tier is None or self.visible(tier, user), "acked, but it cannot be read"
 
     @rule(users=st.lists(st.sampled_from(USERS), min_size=1, max_size=3))
     def delete(self, users: list[bytes]) -> None:
@@ -416,11 +416,15 @@ class LonelyStackMachine(StackMachine):
     """The same without a shared tier."""
 
     has_shared = False
-    down_s = 61.0  # after a restart versions may be a minute ahead of the clock, which an invalidation does not know
 
 
 HISTORIES = settings(
-    max_examples=250, stateful_step_count=50, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=250,
+    stateful_step_count=50,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.generate],  # a failing history is said as it was found: making it shorter can take many minutes
 )
 
 

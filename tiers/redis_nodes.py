@@ -164,7 +164,6 @@ class Node:
         self, commands: Sequence[Sequence[Argument]], deadline: Deadline, sent_bytes: int, reply_bytes: int
     ) -> Replies:
         left_s = deadline.left_s()
-        asked_s = self._clock.age_s()
         told = False
         try:
             replies = await self._timed(commands, left_s, sent_bytes, reply_bytes)
@@ -178,11 +177,6 @@ class Node:
             told = True
             self.breaker.failed(self._clock.age_s())
             return unavailable(f"{self.address} {_in_words(error)}")
-        except asyncio.CancelledError:
-            # A caller that had waited as long as an answer may take, and left, tells as much as a timeout does.
-            if told := self._clock.age_s() - asked_s >= CALL_TIMEOUT_S:
-                self.breaker.failed(self._clock.age_s())
-            raise
         finally:
             if not told:
                 self.breaker.abandoned()

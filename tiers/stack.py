@@ -16,7 +16,7 @@ import asyncio
 import functools
 import math
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from terracekv.tiers.background import TRIES_MAX, Background
 from terracekv.tiers.base import Tier, TierState, VersioningTier, WriteLevel
@@ -46,6 +46,8 @@ from terracekv.tiers.namespaces import Namespace, Namespaces
 from terracekv.tiers.placement import Placement, head_of, hidden, merged, within, worth_another_load
 from terracekv.tiers.ttl import expires_us
 from terracekv.tiers.versions import LocalVersions
+
+LANDING_S: Final = 0.015
 
 T = TypeVar("T")
 
@@ -126,7 +128,8 @@ class Stack:
     ) -> dict[Key, Answer]:
         flights, own = self.flights.board(keys, functools.partial(self._fill, namespace, deadline, bytes_max))
         try:
-            await asyncio.wait([flight.result for flight in flights], timeout=deadline.left_s())
+            # A moment longer than the tiers have: they tell by the deadline which of them was slow.
+            await asyncio.wait([flight.result for flight in flights], timeout=deadline.left_s() + LANDING_S)
             answers = {flight.key: _landed(flight) for flight in flights}
         finally:
             self.flights.leave(flights)
@@ -147,12 +150,12 @@ class Stack:
             if absent:
                 found = await tier.get_many(absent, deadline, bytes_max)
                 for key, one in zip(absent, found, strict=True):
-                    answers[key] = merged(answers[key], Answer(one, tier.name))
+                    # What an invalidation hides is a miss of this tier: another one may have the copy that came after.
+                    seen = MISS if hidden(namespace, key.user, one) else one
+                    answers[key] = merged(answers[key], Answer(seen, tier.name))
         for flight in crew:
             answer = answers[flight.key]
-            if hidden(namespace, flight.key.user, answer.found):
-                answer = Answer(MISS)
-            elif isinstance(answer.found, Entry) and not flight.spoiled:
+            if isinstance(answer.found, Entry) and not flight.spoiled:
                 await self._promote(namespace, flight.key, answer.found, answer.tier)
             self.flights.land(flight, answer)
 
@@ -177,9 +180,9 @@ class Stack:
             absent = [key for key in answers if not answers[key].found]
             if absent:
                 for key, one in zip(absent, await tier.head_many(absent, deadline), strict=True):
-                    answers[key] = merged(answers[key], Answer(one, tier.name))
-        heads = {key: head_of(answer.found) for key, answer in answers.items()}
-        return [MISS if hidden(namespace, key.user, heads[key]) else heads[key] for key in keys]
+                    seen = MISS if hidden(namespace, key.user, one) else one
+                    answers[key] = merged(answers[key], Answer(seen, tier.name))
+        return [head_of(answers[key].found) for key in keys]
 
     # --- put ---
 

@@ -495,6 +495,21 @@ async def test_a_hidden_first_copy_does_not_stand_in_the_way_of_the_next(level: 
     assert await node.value(b"user/1", "blocks") == b"new"
 
 
+async def test_a_hidden_copy_in_one_tier_does_not_hide_the_new_one_in_another() -> None:
+    node = await make()
+    await node.put(b"user/1", b"old", "blocks")
+    await node.stack.invalidate_prefix("blocks", b"user/", node.soon())
+    node.shared.failing = FailureReason.UNAVAILABLE
+    await node.put(b"user/1", b"new", "blocks", durability=Durability.WAL)
+    await node.settled()
+    node.shared.failing = None
+    await node.stack.memory.clear()
+    assert len(node.shared.held) == 1
+    (head,) = await node.stack.head_many("blocks", [b"user/1"], node.soon())
+    assert isinstance(head, Head)
+    assert await node.value(b"user/1", "blocks") == b"new"
+
+
 async def test_a_clock_that_goes_back_hides_nothing() -> None:
     node = await make(has_shared=False)
     before = await node.put(b"k", b"1")

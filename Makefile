@@ -34,7 +34,7 @@ run: $(VENV)/.run  ## set up and start a node with its embedded defaults
 	@exec $(BIN)/terracekv serve
 
 test: $(VENV)/.dev  ## set up and run the tests
-	@$(BIN)/python -m pytest -m 'not long and not demo' tests
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not long and not demo' tests
 
 test-long: $(VENV)/.dev $(VENV)/.demo  ## the tests at full size
 	@$(BIN)/python -m pytest tests

@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 PROTOS := $(wildcard proto/terracekv/v1/*.proto)
 
 .DEFAULT_GOAL := help
@@ -50,7 +50,7 @@ proto: .venv-proto/.made  ## regenerate the code made from the protos
 
 .venv-proto/.made: scripts/proto-requirements.txt
 	@$(PYTHON) -m venv .venv-proto
-	@.venv-proto/bin/python -m pip install --quiet --disable-pip-version-check -r scripts/proto-requirements.txt
+	@.venv-proto/bin/python -m pip install -qq --disable-pip-version-check -r scripts/proto-requirements.txt
 	@touch $@
 
 # mypy does not follow the package-dir map: give it a tree that looks as installed.

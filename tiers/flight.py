@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from terracekv.tiers.entry import Answer, Key
+from terracekv.tiers.entry import Answer, FailureReason, Key, TierFailure, TierName
 
 
 @dataclass(slots=True, eq=False)
@@ -105,3 +105,12 @@ class Flights:
 
     def __len__(self) -> int:
         return len(self._by_key)
+
+
+def landed(flight: Flight) -> Answer:
+    """What a flight brought; a failure if it has not landed yet. Raises what its load raised."""
+    if not flight.result.done():
+        return Answer(TierFailure(TierName.SHARED, FailureReason.TIMEOUT, "the deadline passed"))
+    if flight.result.cancelled():
+        return Answer(TierFailure(TierName.SHARED, FailureReason.UNAVAILABLE, "the load was cancelled"))
+    return flight.result.result()

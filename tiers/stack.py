@@ -40,7 +40,8 @@ from terracekv.tiers.entry import (
     checksum_of,
 )
 from terracekv.tiers.errors import FieldInvalid
-from terracekv.tiers.flight import Flight, Flights
+from terracekv.tiers.flight import Flight, Flights, landed
+from terracekv.tiers.floors import remove_hidden
 from terracekv.tiers.memory import MemoryTier
 from terracekv.tiers.namespaces import Namespace, Namespaces
 from terracekv.tiers.placement import Placement, head_of, hidden, merged, within, worth_another_load
@@ -130,7 +131,7 @@ class Stack:
         try:
             # A moment longer than the tiers have: they tell by the deadline which of them was slow.
             await asyncio.wait([flight.result for flight in flights], timeout=deadline.left_s() + LANDING_S)
-            answers = {flight.key: _landed(flight) for flight in flights}
+            answers = {flight.key: landed(flight) for flight in flights}
         finally:
             self.flights.leave(flights)
         # A load of somebody else may have had less time or room than this call has: such keys are loaded again.
@@ -240,7 +241,9 @@ class Stack:
         self, namespace: Namespace, items: dict[Key, Entry], level: Durability, deadline: Deadline
     ) -> dict[Key, PutResult]:
         results: dict[Key, PutResult] = {}
-        await self._remove_hidden(namespace, items, deadline)
+        if namespace.floors:
+            below = (self.memory, *self._asked(namespace))
+            await remove_hidden(namespace, items, below, self.background, self._clock.now_us(), deadline)
         if level is Durability.MEMORY:
             results = {key: self._kept_here(namespace, key, entry) for key, entry in items.items()}
         elif level is Durability.SHARED:
@@ -252,23 +255,6 @@ class Stack:
         self._owe(self._placement.owed(namespace, level), new)
         await self._fill_memory(namespace, new)
         return results
-
-    async def _remove_hidden(self, namespace: Namespace, items: dict[Key, Entry], deadline: Deadline) -> None:
-        """Removes copies that a prefix invalidation hides: the first copy of a key stays, and they would be in the way.
-
-        In each tier by itself: one may hold a copy from before the invalidation and another one from after it.
-        """
-        floors = {key: floor for key in items if (floor := namespace.floor(key.user))} if namespace.floors else {}
-        if not floors:
-            return
-        now_us = self._clock.now_us()
-        waiting = {key: head_of(self.background.look(key, now_us)) for key in floors}
-        await self.background.forget([key for key, head in waiting.items() if _is_under(floors[key], head)])
-        for tier in (self.memory, *self._asked(namespace)):
-            heads = zip(floors, await tier.head_many(list(floors), deadline), strict=True)
-            old = [key for key, head in heads if _is_under(floors[key], head)]
-            if old:
-                await tier.delete_many(old, deadline, WriteLevel.LOGGED)
 
     def _kept_here(self, namespace: Namespace, key: Key, entry: Entry) -> PutResult:
         first = self._look(namespace, [key])[key].found
@@ -384,18 +370,6 @@ class Stack:
         await self.background.close(deadline)
         for tier in (self.memory, self.shared, self.disk):
             await tier.close()
-
-
-def _landed(flight: Flight) -> Answer:
-    if not flight.result.done():
-        return Answer(TierFailure(TierName.SHARED, FailureReason.TIMEOUT, "the deadline passed"))
-    if flight.result.cancelled():
-        return Answer(TierFailure(TierName.SHARED, FailureReason.UNAVAILABLE, "the load was cancelled"))
-    return flight.result.result()
-
-
-def _is_under(floor: int, head: HeadFound) -> bool:
-    return isinstance(head, Head) and head.version <= floor
 
 
 def _versioned(entry: Entry, version: int) -> Entry:

@@ -13,7 +13,19 @@ from typing import Final
 
 from terracekv.tiers.buckets import KeyNames
 from terracekv.tiers.clock import Clock, Deadline
-from terracekv.tiers.entry import Codec, DeleteResult, Entry, Head, Key, Kind, PutResult, Stored, TierFailure
+from terracekv.tiers.entry import (
+    Codec,
+    DeleteResult,
+    Entry,
+    FailureReason,
+    Head,
+    Key,
+    Kind,
+    PutResult,
+    Stored,
+    TierFailure,
+    TierName,
+)
 from terracekv.tiers.envelope import Record, decode_record, encode_inline
 from terracekv.tiers.errors import RecordError
 from terracekv.tiers.redis_masters import Command, RedisMasters, Unit
@@ -164,7 +176,8 @@ class Writer:
             return Stored(entry.head.version, kept=replies[-1] is None)
         status, *told = replies[-1]
         if status < 0:
-            return unavailable("what was set aside was evicted before it could be stored")
+            words = "no room: what was set aside for it was evicted before it could be stored"
+            return TierFailure(TierName.SHARED, FailureReason.FULL, words)
         if status == 1:
             self._remove_parts(key, told[1])
         return Stored(int.from_bytes(told[0], "little"), kept=status == 0)

@@ -298,7 +298,8 @@ def test_a_lost_shared_tier_leaves_blocks_readable_and_mutable_keys_unavailable(
 
 @pytest.mark.parametrize(("clients", "size_mib"), [(2, 64), pytest.param(8, 256, marks=pytest.mark.long)])
 def test_large_values_do_not_freeze_small_calls(start_node: StartNode, clients: int, size_mib: int) -> None:
-    node = start_node("--memory-bytes", "64MiB", TERRACEKV_BYTES_INFLIGHT_MAX="4GiB")
+    bounds = {"TERRACEKV_BYTES_INFLIGHT_MAX": "6GiB", "TERRACEKV_SHARED_MEMORY_BYTES_MAX": "6GiB"}
+    node = start_node("--memory-bytes", "64MiB", **bounds)
     with stubs_of(node) as stubs, stubs_of(node) as others:
         stubs.put(b"small", b"x" * 1_024)
         over = threading.Event()

@@ -53,7 +53,7 @@ class NamespaceSettings(BaseModel):
 
     name: str
     kind: Literal["mutable", "immutable"] = "mutable"
-    ttl_s: float | None = Field(default=86_400.0, description="0 or absent in TOML as `inf`: no expiry")
+    ttl_s: float | None = Field(default=86_400.0, description="seconds; inf: no expiry")
     jitter: float = 0.1
     tiers: tuple[Literal["memory", "shared", "disk"], ...] = ("memory", "shared", "disk")
     codec: Literal["none", "zstd", "planes_zstd"] = "none"
